@@ -1,0 +1,220 @@
+//! What a good file says, section by section. Every default is filled in, every name resolved to an index, every number
+//! in its unit; nothing here is on the request path (that is `proxy::policy`, compiled from this).
+
+use crate::algorithm::{Algorithm, Quota};
+use crate::identify::KeySpec;
+use crate::units::Secret;
+use ipnet::IpNet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub listeners: Vec<Listener>,
+    pub admin: Option<Admin>,
+    pub client_ip: ClientIp,
+    pub store: Store,
+    pub hot_keys: HotKeys,
+    pub log: Log,
+    pub responses: Responses,
+    /// In the order of the file.
+    pub upstreams: Vec<Upstream>,
+    pub policies: Vec<Policy>,
+    pub routes: Vec<Route>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listener {
+    pub address: SocketAddr,
+    pub max_connections: usize,
+    pub header_timeout: Duration,
+    pub keep_alive_timeout: Duration,
+    pub max_header_bytes: usize,
+    /// `None`: unlimited.
+    pub max_body_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    pub address: SocketAddr,
+    pub token: Option<Secret>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientIp {
+    pub trusted_proxies: Vec<IpNet>,
+    /// Lower case.
+    pub header: String,
+    pub ipv4_prefix: u8,
+    pub ipv6_prefix: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    Local,
+    Open,
+    Closed,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    pub backend: Backend,
+    pub max_keys: usize,
+    pub on_failure: OnFailure,
+    pub key_prefix: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Backend {
+    Memory,
+    Redis(Redis),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redis {
+    pub nodes: Vec<Node>,
+    pub timeout: Duration,
+    pub breaker: Breaker,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its own name, or host:port of the URL.
+    pub name: String,
+    /// May hold a password.
+    pub url: Secret,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    pub failures: u32,
+    pub retry_after: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HotKeys {
+    /// Zero: off.
+    pub ttl: Duration,
+    pub capacity: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    All,
+    Refused,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    pub level: tracing::level_filters::LevelFilter,
+    pub format: LogFormat,
+    pub access: AccessLog,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Responses {
+    pub x_ratelimit: bool,
+    pub x_ratelimit_reset: ResetForm,
+    pub ratelimit: bool,
+    /// 400 ..= 599
+    pub status: u16,
+    pub body: RefusalBody,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetForm {
+    Epoch,
+    Delta,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RefusalBody {
+    Problem,
+    Text,
+    Custom { content_type: String, text: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    pub name: String,
+    pub endpoints: Vec<Endpoint>,
+    pub connect_timeout: Duration,
+    pub response_timeout: Duration,
+    pub idle_timeout: Duration,
+    pub retries: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Endpoint {
+    /// A name or an address, without brackets.
+    pub host: String,
+    pub port: u16,
+    pub weight: u32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    pub name: String,
+    pub on_store_failure: OnFailure,
+    pub limits: Vec<Limit>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    pub name: String,
+    pub key: KeySpec,
+    pub algorithm: Algorithm,
+    pub quota: Allowance,
+    pub cost: u64,
+    pub on_missing_key: OnMissingKey,
+    pub shadow: bool,
+    pub exempt: Vec<Matcher>,
+    pub overrides: Vec<(Matcher, Allowance)>,
+}
+
+/// What a key may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowance {
+    Unlimited,
+    /// `0/…`: refuses always. The period is kept for what is told to clients.
+    Nothing { period_us: u64 },
+    Limited(Quota),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnMissingKey {
+    Skip,
+    Reject,
+    ClientIp,
+    Shared,
+}
+
+/// An entry of `exempt` or `overrides`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Matcher {
+    /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
+    Net(IpNet),
+    /// Compared with the key's value as sent.
+    Value(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Default: the path as written.
+    pub name: String,
+    pub matches: crate::route::Pattern,
+    /// An index into `upstreams`.
+    pub upstream: usize,
+    /// Indices into `policies`.
+    pub policies: Vec<usize>,
+    pub strip_prefix: Option<String>,
+    /// Its own, or the upstream's.
+    pub response_timeout: Duration,
+}

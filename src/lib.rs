@@ -1,0 +1,32 @@
+//! Staunch: a reverse proxy that limits rates.
+//!
+//! What a request meets, in order, is the order of the rooms; `proxy::service` reads as the life of one request:
+//!
+//! ```text
+//! snapshot   the policy in force, taken once and kept to the end          proxy/policy.rs
+//! client     peer, trusted forwarding fields → the client's address       proxy/client_addr.rs
+//! normalise  the path, once, for matching and for forwarding              route/path.rs
+//! route      host, path, method, headers → the route                      route/
+//! identify   each limit's key from the request                            identify/
+//! decide     all limits together → one outcome                            limit/ → store/ → algorithm/
+//! respond    refuse, or …                                                 respond/
+//! forward    … pick an endpoint, send, stream back                        upstream/
+//! annotate   the fields of the decision on whatever answer goes out       respond/fields.rs
+//! record     one metric update, one log line                              telemetry/
+//! ```
+//!
+//! A room imports only from rooms below it; `tests/house.rs` holds the table:
+//! `units clock lifecycle` · `telemetry` · `algorithm route identify` · `store upstream` · `limit` · `respond` · `proxy` ·
+//! `config admin listener` · `app command` · `main`.
+
+pub mod algorithm;
+pub mod clock;
+pub mod config;
+pub mod identify;
+pub mod limit;
+pub mod proxy;
+pub mod respond;
+pub mod route;
+pub mod store;
+pub mod telemetry;
+pub mod units;

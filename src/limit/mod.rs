@@ -1,0 +1,32 @@
+//! All limits of a request, decided together.
+
+use crate::algorithm::Quota;
+use std::sync::Arc;
+
+/// How one limit stands to one request, for the answer's fields, the log and the metrics.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// As told to this route's clients: the name, or `policy/limit` where two limits of the route have one name.
+    pub name: Arc<str>,
+    /// What the counter holds when whole: the quota's number, or the burst of a bucket.
+    pub capacity: u64,
+    /// The window told as `w`: the period; of a bucket, the time in which the burst refills (µs).
+    pub window_us: u64,
+    pub remaining: u64,
+    /// Until the limit is whole again; when `refused`, see `retry_after_us`.
+    pub reset_us: u64,
+    pub refused: bool,
+    /// When `refused`: the wait; `None`: no wait helps.
+    pub retry_after_us: Option<u64>,
+}
+
+/// The time in which a bucket refills wholly, or a window's length.
+#[must_use]
+pub fn window_us(quota: &Quota, bucket: bool) -> u64 {
+    if bucket {
+        let wide = u128::from(quota.burst) * u128::from(quota.period_us);
+        u64::try_from(wide.div_ceil(u128::from(quota.units))).unwrap_or(u64::MAX)
+    } else {
+        quota.period_us
+    }
+}

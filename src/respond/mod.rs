@@ -1,0 +1,1 @@
+//! The answers that are our own.

@@ -1,0 +1,316 @@
+//! Every metric: its name, help, labels and buckets; nothing else names `prometheus`.
+//!
+//! Handles are looked up when a configuration is loaded and kept beside what they count, so a request pays one atomic
+//! addition and no label lookup. Children live in one registry for the life of the process: a reload continues them.
+//! Labels come from the configuration or from closed sets, never from a request.
+
+use crate::clock;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+use std::sync::{LazyLock, OnceLock};
+
+/// 10 µs to 10 s: a decision in memory is below the first, a stuck upstream above the last.
+const SECONDS: &[f64] = &[
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0,
+];
+
+/// A closed set of label values.
+pub trait Label: Copy + 'static {
+    const ALL: &'static [Self];
+    fn text(self) -> &'static str;
+    fn index(self) -> usize;
+}
+
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        pub enum $name { $($variant),* }
+        impl Label for $name {
+            const ALL: &'static [Self] = &[$(Self::$variant),*];
+            fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}
+
+label!(
+    /// How a request ended.
+    Outcome {
+        Forwarded = "forwarded", Limited = "limited", QueuedOut = "queued_out", Unavailable = "unavailable",
+        BadRequest = "bad_request", NoRoute = "no_route", UpstreamError = "upstream_error",
+    }
+);
+label!(
+    /// What one limit said.
+    Verdict {
+        Allowed = "allowed", Limited = "limited", ShadowLimited = "shadow_limited", Delayed = "delayed",
+        Exempt = "exempt", Skipped = "skipped",
+    }
+);
+label!(
+    /// Who answered.
+    Source { Lease = "lease", DenialCache = "denial_cache", Store = "store", Local = "local" }
+);
+label!(
+    /// Why a store gave no answer.
+    StoreErrorKind {
+        Timeout = "timeout", Connect = "connect", Auth = "auth", Script = "script", Readonly = "readonly",
+        Loading = "loading", Oom = "oom", Other = "other",
+    }
+);
+label!(
+    /// What became of a reload.
+    Reload { Ok = "ok", Rejected = "rejected" }
+);
+
+struct All {
+    registry: Registry,
+    requests: IntCounterVec,
+    request_duration: HistogramVec,
+    upstream_duration: HistogramVec,
+    decisions: IntCounterVec,
+    decision_duration: HistogramVec,
+    store_requests: IntCounterVec,
+    store_duration: HistogramVec,
+    store_errors: IntCounterVec,
+    store_up: IntGaugeVec,
+    store_degraded: IntGaugeVec,
+    hot_keys: IntGauge,
+    memory_keys: IntGauge,
+    reloads: IntCounterVec,
+    last_reload: Gauge,
+    build_info: GaugeVec,
+    connections_active: IntGaugeVec,
+    connections_rejected: IntCounterVec,
+}
+
+/// A name or label that Prometheus does not allow would be a mistake in this file, and every test would see it.
+macro_rules! made {
+    ($registry:expr, $metric:expr) => {{
+        #[allow(clippy::expect_used, reason = "constant names, checked by the first test that renders the page")]
+        let metric = $metric.expect("a well-formed metric");
+        #[allow(clippy::expect_used, reason = "each name is registered once, here")]
+        $registry.register(Box::new(metric.clone())).expect("a name of its own");
+        metric
+    }};
+}
+
+static ALL: LazyLock<All> = LazyLock::new(|| {
+    let r = Registry::new();
+    let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+    let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+    let seconds = |name: &str, help: &str, labels: &[&str]| {
+        HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), labels)
+    };
+    All {
+        requests: made!(r, counter("staunch_requests_total", "Requests by route and outcome.", &["route", "outcome"])),
+        request_duration: made!(r, seconds("staunch_request_duration_seconds", "From the request's head to the end of the answer's body.", &["route"])),
+        upstream_duration: made!(r, seconds("staunch_upstream_duration_seconds", "From sending the request to the upstream to the head of its answer.", &["upstream"])),
+        decisions: made!(r, counter("staunch_decisions_total", "What each limit said, and who answered.", &["policy", "limit", "decision", "source"])),
+        decision_duration: made!(r, seconds("staunch_decision_duration_seconds", "All limits of one request, by who answered.", &["source"])),
+        store_requests: made!(r, counter("staunch_store_requests_total", "Calls to a shard.", &["shard"])),
+        store_duration: made!(r, seconds("staunch_store_duration_seconds", "One call to a shard, waiting included.", &["shard"])),
+        store_errors: made!(r, counter("staunch_store_errors_total", "Calls to a shard that gave no answer, by kind.", &["shard", "kind"])),
+        store_up: made!(r, gauge("staunch_store_up", "1 while the shard answers, 0 while it does not.", &["shard"])),
+        store_degraded: made!(r, gauge("staunch_store_degraded", "1 while the shard's breaker is open and its keys are decided by on_failure.", &["shard"])),
+        hot_keys: made!(r, IntGauge::new("staunch_hot_keys", "Keys in the local cache.")),
+        memory_keys: made!(r, IntGauge::new("staunch_memory_keys", "Counters in the memory store.")),
+        reloads: made!(r, counter("staunch_config_reloads_total", "Reloads by result.", &["result"])),
+        last_reload: made!(r, Gauge::new("staunch_config_last_reload_timestamp_seconds", "When the configuration in force was loaded.")),
+        build_info: made!(r, GaugeVec::new(Opts::new("staunch_build_info", "1; the version and commit are in the labels."), &["version", "commit"])),
+        connections_active: made!(r, gauge("staunch_connections_active", "Open client connections.", &["listener"])),
+        connections_rejected: made!(r, counter("staunch_connections_rejected_total", "Connections closed at once because of max_connections.", &["listener"])),
+        registry: r,
+    }
+});
+
+/// Counters of one closed label beside labels fixed at load time; made when first counted, so that a page with a thousand
+/// routes lists what happened and not every thing that might.
+#[derive(Debug)]
+struct Lazily<const N: usize> {
+    made: [OnceLock<IntCounter>; N],
+}
+
+impl<const N: usize> Lazily<N> {
+    fn new() -> Self {
+        Self { made: std::array::from_fn(|_| OnceLock::new()) }
+    }
+
+    fn at(&self, index: usize, make: impl FnOnce() -> IntCounter) -> &IntCounter {
+        self.made[index].get_or_init(make)
+    }
+}
+
+/// Counted for one route.
+#[derive(Debug)]
+pub struct RouteMetrics {
+    route: String,
+    outcomes: Lazily<7>,
+    duration: Histogram,
+}
+
+impl RouteMetrics {
+    #[must_use]
+    pub fn new(route: &str) -> Self {
+        Self {
+            route: route.to_owned(),
+            outcomes: Lazily::new(),
+            duration: ALL.request_duration.with_label_values(&[route]),
+        }
+    }
+
+    pub fn count(&self, outcome: Outcome, seconds: f64) {
+        self.outcomes
+            .at(outcome.index(), || ALL.requests.with_label_values(&[self.route.as_str(), outcome.text()]))
+            .inc();
+        self.duration.observe(seconds);
+    }
+}
+
+/// Counted for one limit of one policy.
+#[derive(Debug)]
+pub struct LimitMetrics {
+    policy: String,
+    limit: String,
+    counts: Lazily<24>,
+}
+
+impl LimitMetrics {
+    #[must_use]
+    pub fn new(policy: &str, limit: &str) -> Self {
+        Self { policy: policy.to_owned(), limit: limit.to_owned(), counts: Lazily::new() }
+    }
+
+    pub fn count(&self, verdict: Verdict, source: Source) {
+        let index = verdict.index() * Source::ALL.len() + source.index();
+        let labels = [self.policy.as_str(), self.limit.as_str(), verdict.text(), source.text()];
+        self.counts.at(index, || ALL.decisions.with_label_values(&labels)).inc();
+    }
+
+    /// The totals so far, by verdict, for `/status`.
+    #[must_use]
+    pub fn total(&self, verdict: Verdict) -> u64 {
+        let first = verdict.index() * Source::ALL.len();
+        self.counts.made[first..first + Source::ALL.len()].iter().filter_map(OnceLock::get).map(IntCounter::get).sum()
+    }
+}
+
+/// Counted for one shard of the store.
+#[derive(Debug)]
+pub struct ShardMetrics {
+    shard: String,
+    pub requests: IntCounter,
+    duration: Histogram,
+    errors: Lazily<8>,
+    up: IntGauge,
+    degraded: IntGauge,
+}
+
+impl ShardMetrics {
+    #[must_use]
+    pub fn new(shard: &str) -> Self {
+        Self {
+            shard: shard.to_owned(),
+            requests: ALL.store_requests.with_label_values(&[shard]),
+            duration: ALL.store_duration.with_label_values(&[shard]),
+            errors: Lazily::new(),
+            up: ALL.store_up.with_label_values(&[shard]),
+            degraded: ALL.store_degraded.with_label_values(&[shard]),
+        }
+    }
+
+    pub fn observe(&self, seconds: f64) {
+        self.duration.observe(seconds);
+    }
+
+    pub fn error(&self, kind: StoreErrorKind) {
+        let labels = [self.shard.as_str(), kind.text()];
+        self.errors.at(kind.index(), || ALL.store_errors.with_label_values(&labels)).inc();
+    }
+
+    pub fn up(&self, up: bool) {
+        self.up.set(i64::from(up));
+    }
+
+    pub fn degraded(&self, degraded: bool) {
+        self.degraded.set(i64::from(degraded));
+    }
+
+    /// Takes a shard that is no longer configured off the page; its counters stay.
+    pub fn retire(&self) {
+        let _ = ALL.store_up.remove_label_values(&[self.shard.as_str()]);
+        let _ = ALL.store_degraded.remove_label_values(&[self.shard.as_str()]);
+    }
+}
+
+/// Counted for one listener.
+#[derive(Clone, Debug)]
+pub struct ListenerMetrics {
+    pub active: IntGauge,
+    pub rejected: IntCounter,
+}
+
+impl ListenerMetrics {
+    #[must_use]
+    pub fn new(listener: &str) -> Self {
+        Self {
+            active: ALL.connections_active.with_label_values(&[listener]),
+            rejected: ALL.connections_rejected.with_label_values(&[listener]),
+        }
+    }
+}
+
+/// Seconds from sending a request to an upstream to the head of its answer.
+#[must_use]
+pub fn upstream_duration(upstream: &str) -> Histogram {
+    ALL.upstream_duration.with_label_values(&[upstream])
+}
+
+/// Seconds for all limits of one request, by who answered; indexed by `Source::index`.
+#[must_use]
+pub fn decision_durations() -> [Histogram; 4] {
+    std::array::from_fn(|i| ALL.decision_duration.with_label_values(&[Source::ALL[i].text()]))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "seconds since the epoch are far below 2^53")]
+pub fn reloaded(result: Reload) {
+    ALL.reloads.with_label_values(&[result.text()]).inc();
+    if result == Reload::Ok {
+        loaded();
+    }
+}
+
+/// The configuration in force was loaded now.
+#[allow(clippy::cast_precision_loss, reason = "microseconds since the epoch stay below 2^53 until 2255")]
+pub fn loaded() {
+    ALL.last_reload.set(clock::wall_us() as f64 / 1e6);
+}
+
+pub fn keys_in_memory(count: usize) {
+    ALL.memory_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+pub fn hot_keys(count: usize) {
+    ALL.hot_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+pub fn build(version: &str, commit: &str) {
+    ALL.build_info.with_label_values(&[version, commit]).set(1.0);
+    for result in Reload::ALL {
+        ALL.reloads.with_label_values(&[result.text()]).inc_by(0);
+    }
+}
+
+/// The page of `GET /metrics`, in the Prometheus text format.
+#[must_use]
+pub fn render() -> String {
+    TextEncoder::new().encode_to_string(&ALL.registry.gather()).unwrap_or_default()
+}
