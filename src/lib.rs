@@ -32,3 +32,4 @@ pub mod route;
 pub mod store;
 pub mod telemetry;
 pub mod units;
+pub mod upstream;

@@ -3,11 +3,12 @@
 //! The target stays as sent: `http::Uri` drops a fragment in silence and hides how a path was spelt.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Version};
+use http::{HeaderMap, Method, StatusCode, Version};
 use http_body::{Frame, SizeHint};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tokio::net::TcpStream;
 
 /// A request's head, and its body.
 #[derive(Debug)]
@@ -106,5 +107,37 @@ impl http_body::Body for Body {
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Stream(stream) => stream.size_hint(),
         }
+    }
+}
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+pub struct Response {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Body,
+    /// After a 101: the upstream's side of the connection.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// A connection that has left HTTP behind (RFC 9110 §7.8).
+pub struct Tunnel {
+    pub upstream: TcpStream,
+    /// What the upstream sent right behind its 101.
+    pub read_ahead: Bytes,
+    /// Dropped when the tunnel ends: the request is recorded then.
+    pub held: Option<Box<dyn std::any::Any>>,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tunnel({:?})", self.upstream)
+    }
+}
+
+impl Response {
+    #[must_use]
+    pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {
+        Self { status, headers, body, tunnel: None }
     }
 }

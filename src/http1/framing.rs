@@ -27,7 +27,10 @@ pub fn of_request(version: Version, headers: &HeaderMap) -> Result<Framing, &'st
 
 /// `method` is that of the request that is answered. A 101 is no answer with a body; the caller looks for it first.
 pub fn of_response(
-    method: &Method, status: StatusCode, version: Version, headers: &HeaderMap,
+    method: &Method,
+    status: StatusCode,
+    version: Version,
+    headers: &HeaderMap,
 ) -> Result<Framing, &'static str> {
     let coding = transfer_encoding(headers)?;
     let length = content_length(headers)?;

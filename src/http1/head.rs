@@ -129,8 +129,8 @@ fn version_of(minor: u8) -> Version {
 fn fields_of(fields: &[httparse::Header<'_>], bytes: &Bytes) -> Result<HeaderMap, HeadError> {
     let mut headers = HeaderMap::with_capacity(fields.len() + 8);
     for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes())
-            .map_err(|_| HeadError::Malformed("an invalid field name"))?;
+        let name =
+            HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed("an invalid field name"))?;
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value))
             .map_err(|_| HeadError::Malformed("an invalid field value"))?;
         headers.try_append(name, value).map_err(|_| HeadError::TooLarge)?;

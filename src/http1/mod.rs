@@ -7,7 +7,11 @@ pub mod body;
 pub mod encode;
 pub mod framing;
 pub mod head;
+pub mod send;
+pub mod timer;
 
 pub use body::{Decoder, Progress};
 pub use framing::Framing;
 pub use head::{HeadError, RequestHead, ResponseHead};
+pub use send::{Mode, SendError, Sender};
+pub use timer::Timer;
