@@ -183,6 +183,7 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 &["listener"]
             )
         ),
+<<<<<<< HEAD
         log_lines_dropped: made!(
             r,
             IntCounter::new(
@@ -190,6 +191,8 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 "Log lines that were dropped because stderr was not read."
             )
         ),
+=======
+>>>>>>> alg
         registry: r,
     }
 });
