@@ -183,7 +183,6 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 &["listener"]
             )
         ),
-<<<<<<< HEAD
         log_lines_dropped: made!(
             r,
             IntCounter::new(
@@ -191,8 +190,6 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 "Log lines that were dropped because stderr was not read."
             )
         ),
-=======
->>>>>>> alg
         registry: r,
     }
 });

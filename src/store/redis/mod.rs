@@ -1,5 +1,7 @@
 //! Counters on sharded Redis nodes. (skeleton)
 
+pub mod script;
+
 use super::{Answers, Check, CounterKey, StoreError};
 use crate::algorithm::{Algorithm, Decision, Quota};
 use crate::clock::Micros;
@@ -106,6 +108,18 @@ impl Client {
     }
 
     pub async fn reset(&self, key: CounterKey) -> Result<bool, StoreError> {
+        unimplemented!()
+    }
+}
+
+#[allow(unused_variables, clippy::unused_self)]
+impl Shards {
+    pub fn owe(&self, shard: usize, check: &Check) {
+        unimplemented!()
+    }
+
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
         unimplemented!()
     }
 }
