@@ -25,6 +25,7 @@ pub mod config;
 pub mod http1;
 pub mod identify;
 pub mod limit;
+pub mod listener;
 pub mod message;
 pub mod proxy;
 pub mod respond;

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn failures() -> Vec<(Failure, u16)> {
     vec![
         (Failure::NoRoute, 404),
-        (Failure::BadRequest("The path is malformed."), 400),
+        (Failure::BadRequest("The path is malformed.".into()), 400),
         (Failure::MissingKey(Arc::from("per \"user\"")), 400),
         (Failure::RequestTimeout, 408),
         (Failure::BodyTooLarge, 413),

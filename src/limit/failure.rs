@@ -15,7 +15,10 @@ use std::time::Duration;
 /// What one check came to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
-    Decided { decision: Decision, source: Source },
+    Decided {
+        decision: Decision,
+        source: Source,
+    },
     /// Let through uncounted.
     Uncounted,
     /// Not let through, for want of a counter.
@@ -55,16 +58,19 @@ fn all_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers) -> Settl
     if !passes {
         give_back(store, checks, answers);
     }
-    let seen = answers.iter().flatten().map(|answer| Seen::Decided { decision: answer.decision, source: Source::Store });
+    let seen =
+        answers.iter().flatten().map(|answer| Seen::Decided { decision: answer.decision, source: Source::Store });
     Settled { seen: seen.collect(), passes, closed: None, degraded: false }
 }
 
 fn partly_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers, modes: &[OnFailure]) -> Settled {
     let mut passes = admits_all(checks, answers);
-    let failed_closed = (0..checks.len())
-        .any(|i| answers[i].is_err() && modes[i] == OnFailure::Closed && checks[i].enforced);
+    let failed_closed =
+        (0..checks.len()).any(|i| answers[i].is_err() && modes[i] == OnFailure::Closed && checks[i].enforced);
     let local = local_answers(store, checks, answers, modes, passes && !failed_closed);
-    passes = passes && !failed_closed && local.iter().flatten().all(|(check, answer)| !check.enforced || answer.decision.admitted);
+    passes = passes
+        && !failed_closed
+        && local.iter().flatten().all(|(check, answer)| !check.enforced || answer.decision.admitted);
     if passes {
         owe(store, answers, &local);
     } else {

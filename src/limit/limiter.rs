@@ -85,9 +85,14 @@ impl Question {
 
 /// Each check's failure mode, in the order of the checks.
 fn failure_modes<'l>(
-    questions: &'l Questions, limits: &'l [RouteLimit],
+    questions: &'l Questions,
+    limits: &'l [RouteLimit],
 ) -> impl Iterator<Item = super::OnFailure> + 'l {
-    questions.iter().zip(limits).filter(|(question, _)| question.check().is_some()).map(|(_, limit)| limit.limit.on_failure)
+    questions
+        .iter()
+        .zip(limits)
+        .filter(|(question, _)| question.check().is_some())
+        .map(|(_, limit)| limit.limit.on_failure)
 }
 
 impl Ruling {
@@ -121,7 +126,13 @@ fn rule(questions: &Questions, limits: &[RouteLimit], settled: &failure::Settled
             Question::Ask(check) => match seen.next() {
                 Some(Seen::Decided { decision, source }) => {
                     let standing = if passes { decision.after } else { decision.before };
-                    let told = told(limit, check, standing, decision.retry_after_us.filter(|_| !decision.admitted), decision.admitted);
+                    let told = told(
+                        limit,
+                        check,
+                        standing,
+                        decision.retry_after_us.filter(|_| !decision.admitted),
+                        decision.admitted,
+                    );
                     (verdict(decision.admitted, limit), *source, Some(told))
                 }
                 Some(Seen::Uncounted) => (Verdict::Allowed, Source::Local, None),
@@ -152,7 +163,11 @@ fn never(limit: &RouteLimit, period_us: u64) -> Told {
 }
 
 fn told(
-    limit: &RouteLimit, check: &Check, standing: crate::algorithm::Standing, retry_after_us: Option<u64>, admitted: bool,
+    limit: &RouteLimit,
+    check: &Check,
+    standing: crate::algorithm::Standing,
+    retry_after_us: Option<u64>,
+    admitted: bool,
 ) -> Told {
     Told {
         name: limit.told_as.clone(),

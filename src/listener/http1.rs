@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
 /// A body that the request's answer did not wait for is read on up to this size, so that the connection can be kept.
@@ -120,18 +120,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         self.gateway.count_malformed();
         match error {
             HeadError::TooLarge => Failure::HeadersTooLarge,
-            HeadError::Malformed(why) => Failure::BadRequest(why),
+            HeadError::Malformed(why) => Failure::BadRequest(why.into()),
         }
     }
 
     /// Checks the head as a whole and puts the body behind it. Says too whether the client wants to go on afterwards.
     fn request(&self, mut head: RequestHead) -> Result<(Request, bool), Failure> {
-        let framing = framing::of_request(head.version, &head.headers).map_err(Failure::BadRequest)?;
-        let (target, authority) = target::split(&head.method, &head.target).map_err(Failure::BadRequest)?;
-        target::check_host(&head.headers, head.version).map_err(Failure::BadRequest)?;
+        let framing = framing::of_request(head.version, &head.headers).map_err(bad)?;
+        let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
+        target::check_host(&head.headers, head.version).map_err(bad)?;
         let keep_alive = wants_to_go_on(head.version, &head.headers);
         self.socket.decoder.set(Decoder::new(framing));
-        let waits = head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let waits =
+            head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         let body = if framing == Framing::None {
             Body::Empty
         } else {
@@ -238,6 +239,10 @@ impl HeadWait {
     fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
         if begun { *self.head_until.get_or_insert_with(|| Instant::now() + header_timeout) } else { self.idle_until }
     }
+}
+
+fn bad(why: &'static str) -> Failure {
+    Failure::BadRequest(why.into())
 }
 
 /// RFC 9112 §9.3.

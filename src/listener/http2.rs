@@ -57,7 +57,9 @@ where
     let mut idle_timer = crate::http1::Timer::default();
     let mut closing = false;
     poll_fn(|cx| {
-        if !closing && (drain.is_draining() || activity.poll_idle(&mut idle_timer, bounds.keep_alive_timeout, cx).is_ready()) {
+        if !closing
+            && (drain.is_draining() || activity.poll_idle(&mut idle_timer, bounds.keep_alive_timeout, cx).is_ready())
+        {
             closing = true;
             connection.as_mut().graceful_shutdown();
         }

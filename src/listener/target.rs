@@ -18,9 +18,9 @@ pub fn split(method: &Method, target: &Bytes) -> Result<(Bytes, Option<Bytes>), 
 }
 
 fn absolute(target: &Bytes) -> Result<(Bytes, Option<Bytes>), &'static str> {
-    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
-        target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    });
+    let scheme = [&b"http://"[..], b"https://"]
+        .into_iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
     let Some(scheme) = scheme else { return Err("a request target that is neither a path nor an http URL") };
     let rest = target.slice(scheme.len()..);
     let end = rest.iter().position(|octet| matches!(octet, b'/' | b'?' | b'#')).unwrap_or(rest.len());
@@ -52,7 +52,8 @@ mod tests {
 
     fn parts(target: &'static str) -> Result<(String, Option<String>), &'static str> {
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
-        split(&Method::GET, &Bytes::from_static(target.as_bytes())).map(|(path, authority)| (text(path), authority.map(text)))
+        split(&Method::GET, &Bytes::from_static(target.as_bytes()))
+            .map(|(path, authority)| (text(path), authority.map(text)))
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub enum Failure {
     NoRoute,
     /// What is wrong with the request.
-    BadRequest(&'static str),
+    BadRequest(Cow<'static, str>),
     /// A limit with `on_missing_key = "reject"`, by name.
     MissingKey(Arc<str>),
     /// The request's head or body came too slowly.
@@ -126,7 +126,7 @@ impl Failure {
     fn detail(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::NoRoute => "No route takes this request.",
-            Self::BadRequest(reason) => reason,
+            Self::BadRequest(reason) => return reason.clone(),
             Self::MissingKey(limit) => {
                 return Cow::Owned(format!("The request lacks what the limit {limit} counts by."));
             }

@@ -6,7 +6,7 @@ use super::answer::AnswerBody;
 use super::pool::Pool;
 use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
 use crate::message::BodyError;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, Version};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -63,6 +63,12 @@ impl Connection {
     #[must_use]
     pub fn new(io: TcpStream) -> Self {
         Self { io, input: BytesMut::new(), timer: Timer::default(), reused: false }
+    }
+
+    /// The socket, and what was read from it and not used.
+    #[must_use]
+    pub fn into_parts(self) -> (TcpStream, Bytes) {
+        (self.io, self.input.freeze())
     }
 
     /// Whether an idle connection can still be used: nothing has come, not even its end.
