@@ -19,3 +19,4 @@ mod settings;
 mod store;
 mod text;
 mod upstreams;
+pub mod watch;
