@@ -5,6 +5,7 @@ use crate::algorithm::{Algorithm, Quota};
 use crate::identify::KeySpec;
 use crate::units::Secret;
 use ipnet::IpNet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +22,28 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
+}
+
+/// How much a file holds: what `check` says of a good one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub routes: usize,
+    pub policies: usize,
+    pub limits: usize,
+}
+
+impl Config {
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let limits = self.policies.iter().map(|policy| policy.limits.len()).sum();
+        Counts { routes: self.routes.len(), policies: self.policies.len(), limits }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} routes, {} policies, {} limits", self.routes, self.policies, self.limits)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
