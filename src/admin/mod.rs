@@ -16,9 +16,13 @@ pub use status::Status;
 
 use crate::telemetry::{metrics, top::Refused};
 use crate::units::Secret;
+use std::fmt;
 
 /// What the admin listener needs of the process. Lives on one thread; nothing need be `Send`.
-#[allow(async_fn_in_trait, reason = "the admin listener runs on one thread, so a future that cannot move is what is wanted")]
+#[allow(
+    async_fn_in_trait,
+    reason = "the admin listener runs on one thread, so a future that cannot move is what is wanted"
+)]
 pub trait Control {
     fn readiness(&self) -> Readiness;
     fn status(&self) -> Status;
@@ -48,6 +52,29 @@ pub enum Readiness {
         degraded: Vec<String>,
     },
     Draining,
+}
+
+impl Readiness {
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready { .. } => "ready",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// The body of `GET /readyz`.
+impl fmt::Display for Readiness {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Starting => formatter.write_str("starting"),
+            Self::Draining => formatter.write_str("draining"),
+            Self::Ready { degraded } if degraded.is_empty() => formatter.write_str("ok"),
+            Self::Ready { degraded } => write!(formatter, "ok, store degraded: {}", degraded.join(", ")),
+        }
+    }
 }
 
 /// Why a counter could not be read or reset.

@@ -1,7 +1,7 @@
 //! `GET /`: the status for people, one static page that asks for itself again. No script; everything in it is escaped.
 
 use super::Readiness;
-use super::status::Status;
+use super::status::{Endpoint, Limit, Shard, Status, Upstream};
 use std::fmt::{self, Display, Write};
 
 const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Staunch</title>\
@@ -44,19 +44,13 @@ fn write(out: &mut String, status: &Status, readiness: &Readiness) -> fmt::Resul
     let class = if matches!(readiness, Readiness::Ready { degraded } if degraded.is_empty()) { "" } else { "bad" };
     writeln!(out, "<p><span class=\"{class}\">{}</span>, up {} s</p>", Escaped(readiness), status.uptime_seconds)?;
     configuration(out, status)?;
-    table(out, "Listeners", &["Address", "#Connections"], (status.listeners.iter(), |l| {
-        vec![l.address.clone(), l.connections.to_string()]
-    }))?;
+    table(out, "Listeners", &["Address", "#Connections"], listeners(status))?;
     writeln!(out, "<p>Store: {}, {} counters in memory</p>", status.store.backend, status.store.memory_keys)?;
-    table(out, "Shards", &["Shard", "State", "Degraded", "Last error"], (status.store.shards.iter(), |s| {
-        let degraded = if s.degraded { "yes" } else { "no" };
-        vec![s.name.clone(), s.state.to_owned(), degraded.to_owned(), s.last_error.clone().unwrap_or_default()]
-    }))?;
-    let endpoints = status.upstreams.iter().flat_map(|u| u.endpoints.iter().map(move |e| (u, e)));
-    table(out, "Upstreams", &["Upstream", "Endpoint", "State", "#Weight"], (endpoints, |(u, e)| {
-        vec![u.name.clone(), e.address.clone(), e.state.to_owned(), e.weight.to_string()]
-    }))?;
-    limits(out, status)?;
+    table(out, "Shards", &["Shard", "State", "Degraded", "Last error"], shards(status))?;
+    table(out, "Upstreams", &["Upstream", "Endpoint", "State", "#Weight"], endpoints(status))?;
+    let columns =
+        ["Policy", "Limit", "Quota", "Algorithm", "Mode", "#Allowed", "#Limited", "#Shadow", "#Exempt", "#Skipped"];
+    table(out, "Limits", &columns, limits(status))?;
     out.push_str("</body></html>\n");
     Ok(())
 }
@@ -72,26 +66,49 @@ fn configuration(out: &mut String, status: &Status) -> fmt::Result {
     Ok(())
 }
 
-fn limits(out: &mut String, status: &Status) -> fmt::Result {
-    let columns =
-        ["Policy", "Limit", "Quota", "Algorithm", "Mode", "#Allowed", "#Limited", "#Shadow", "#Exempt", "#Skipped"];
-    table(out, "Limits", &columns, (status.limits.iter(), |l| {
-        let t = &l.totals;
-        let mut cells = vec![l.policy.clone(), l.limit.clone(), l.quota.clone(), l.algorithm.clone(), l.mode.to_owned()];
-        cells.extend([t.allowed, t.limited, t.shadow_limited, t.exempt, t.skipped].map(|n| n.to_string()));
+type Rows = Vec<Vec<String>>;
+
+fn listeners(status: &Status) -> Rows {
+    status.listeners.iter().map(|l| vec![l.address.clone(), l.connections.to_string()]).collect()
+}
+
+fn shards(status: &Status) -> Rows {
+    let row = |shard: &Shard| {
+        let degraded = if shard.degraded { "yes" } else { "no" };
+        vec![
+            shard.name.clone(),
+            shard.state.to_owned(),
+            degraded.to_owned(),
+            shard.last_error.clone().unwrap_or_default(),
+        ]
+    };
+    status.store.shards.iter().map(row).collect()
+}
+
+fn endpoints(status: &Status) -> Rows {
+    let of = |upstream: &Upstream| {
+        let row =
+            |e: &Endpoint| vec![upstream.name.clone(), e.address.clone(), e.state.to_owned(), e.weight.to_string()];
+        upstream.endpoints.iter().map(row).collect::<Rows>()
+    };
+    status.upstreams.iter().flat_map(of).collect()
+}
+
+fn limits(status: &Status) -> Rows {
+    let row = |l: &Limit| {
+        let totals = &l.totals;
+        let mut cells =
+            vec![l.policy.clone(), l.limit.clone(), l.quota.clone(), l.algorithm.clone(), l.mode.to_owned()];
+        let counts = [totals.allowed, totals.limited, totals.shadow_limited, totals.exempt, totals.skipped];
+        cells.extend(counts.map(|count| count.to_string()));
         cells
-    }))
+    };
+    status.limits.iter().map(row).collect()
 }
 
 /// A table, or nothing when it would have no rows. A column whose title begins with `#` holds numbers.
-fn table<T>(
-    out: &mut String,
-    title: &str,
-    columns: &[&str],
-    (rows, cells): (impl Iterator<Item = T>, impl Fn(T) -> Vec<String>),
-) -> fmt::Result {
-    let mut rows = rows.peekable();
-    if rows.peek().is_none() {
+fn table(out: &mut String, title: &str, columns: &[&str], rows: Rows) -> fmt::Result {
+    if rows.is_empty() {
         return Ok(());
     }
     let class = |column: &str| if column.starts_with('#') { " class=\"n\"" } else { "" };
@@ -101,7 +118,7 @@ fn table<T>(
     }
     for row in rows {
         out.push_str("</tr>\n<tr>");
-        for (column, cell) in columns.iter().zip(cells(row)) {
+        for (column, cell) in columns.iter().zip(row) {
             write!(out, "<td{}>{}</td>", class(column), Escaped(cell))?;
         }
     }

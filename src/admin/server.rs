@@ -3,6 +3,7 @@
 
 use super::access::{Caller, Need};
 use super::counters::Counter;
+use super::status::Document;
 use super::top::TopKeys;
 use super::{Control, ControlError, Readiness, page};
 use crate::respond::page::{Denied, Page};
@@ -15,7 +16,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use std::convert::Infallible;
-use std::fmt;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -113,7 +113,8 @@ impl Call {
             "/reload" if *method == Method::POST => Ok(Self::Reload),
             "/reload" => Err(Denied::MethodNotAllowed("POST")),
             path => {
-                let names = path.strip_prefix("/limits/").ok_or_else(|| Denied::NotFound("No such page.".to_owned()))?;
+                let names =
+                    path.strip_prefix("/limits/").ok_or_else(|| Denied::NotFound("No such page.".to_owned()))?;
                 match *method {
                     Method::DELETE => Counter::parse(names, uri.query()).map(Self::Reset),
                     _ if reads => Counter::parse(names, uri.query()).map(Self::Inspect),
@@ -137,7 +138,7 @@ impl Call {
             Self::Metrics => Ok(Page::Metrics(control.metrics())),
             Self::Health => Ok(Page::Text("ok\n".to_owned())),
             Self::Readiness => Ok(readiness(&control.readiness())),
-            Self::Status => json(&control.status()),
+            Self::Status => json(&Document { state: control.readiness().word(), status: control.status() }),
             Self::Top => json(&TopKeys::from(control.worst())),
             Self::Reload => match control.reload().await {
                 Ok(()) => Ok(Page::Text("ok\n".to_owned())),
@@ -162,17 +163,6 @@ fn readiness(readiness: &Readiness) -> Page {
 
 fn json(shape: &impl Serialize) -> Result<Page, Denied> {
     serde_json::to_vec(shape).map(Page::Json).map_err(|error| Denied::Unavailable(error.to_string()))
-}
-
-impl fmt::Display for Readiness {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Starting => formatter.write_str("starting"),
-            Self::Draining => formatter.write_str("draining"),
-            Self::Ready { degraded } if degraded.is_empty() => formatter.write_str("ok"),
-            Self::Ready { degraded } => write!(formatter, "ok, store degraded: {}", degraded.join(", ")),
-        }
-    }
 }
 
 impl From<ControlError> for Denied {

@@ -1,15 +1,23 @@
-//! The shape of `GET /status`.
+//! The shape of `GET /status`: `Status`, with the process's `state` before it.
 
 use crate::telemetry::metrics::{LimitMetrics, Verdict};
 use serde::Serialize;
 
+/// The whole document.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// `starting`, `ready` or `draining`.
+    pub state: &'static str,
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// What the process tells of itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub version: String,
     pub commit: String,
     pub uptime_seconds: u64,
-    /// `starting`, `ready` or `draining`; written by the admin listener from `Control::readiness`.
-    pub state: &'static str,
     pub configuration: Configuration,
     pub listeners: Vec<Listener>,
     pub store: Store,

@@ -115,7 +115,9 @@ impl Sketch {
         } else if self.entries.len() < ENTRIES {
             self.digests.push(digest);
             self.entries.push(Refused { named: named(), refusals: 1, error: 0 });
-        } else if let Some((at, least)) = self.entries.iter().map(|entry| entry.refusals).enumerate().min_by_key(|e| e.1) {
+        } else if let Some((at, least)) =
+            self.entries.iter().map(|entry| entry.refusals).enumerate().min_by_key(|e| e.1)
+        {
             // The newcomer may have been here before: it inherits the count it replaces, and says so.
             self.digests[at] = digest;
             self.entries[at] = Refused { named: named(), refusals: least + 1, error: least };
