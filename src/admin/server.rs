@@ -28,6 +28,8 @@ const CONNECTIONS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// For a request's head, and for the answer to it.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Then a kept connection is asked to end; the next call makes a new one.
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(300);
 /// Out of descriptors, an accept fails at once and would again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,13 +64,19 @@ async fn connection<C: Control + 'static>(stream: TcpStream, peer: IpAddr, contr
         let control = control.clone();
         async move { Ok::<_, Infallible>(answer(&request, peer, &*control).await.map(Full::new)) }
     });
-    // A caller that leaves early, or sends no HTTP, is nobody's concern.
-    let _ = http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(TIMEOUT)
         .max_buf_size(HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    // A caller that leaves early, or sends no HTTP, is nobody's concern; one that does not read its answer must not keep
+    // its place.
+    let served = tokio::time::timeout(CONNECTION_TIME_MAX, connection.as_mut()).await;
+    if served.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = tokio::time::timeout(TIMEOUT, connection).await;
+    }
 }
 
 async fn answer<B, C: Control>(request: &Request<B>, peer: IpAddr, control: &C) -> Response<Bytes> {
