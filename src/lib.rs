@@ -19,6 +19,7 @@
 //! `units clock lifecycle` · `telemetry` · `algorithm route identify` · `store upstream` · `limit` · `respond` · `proxy` ·
 //! `config admin listener` · `app command` · `main`.
 
+pub mod admin;
 pub mod algorithm;
 pub mod clock;
 pub mod config;

@@ -5,6 +5,7 @@
 
 pub mod failure;
 pub mod fields;
+pub mod page;
 pub mod problem;
 pub mod refusal;
 

@@ -128,9 +128,9 @@ impl io::Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         if escape::is_clean(&text) {
-            sink::send(text.as_bytes())
+            sink::send(text.as_bytes());
         } else {
-            sink::send(escape::line(&text).as_bytes())
+            sink::send(escape::line(&text).as_bytes());
         }
         Ok(line.len())
     }

@@ -6,3 +6,4 @@ pub mod log;
 pub mod metrics;
 pub mod sink;
 pub mod timestamp;
+pub mod top;
