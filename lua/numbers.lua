@@ -1,0 +1,57 @@
+-- Exact whole-number arithmetic on doubles; the twin of the functions at the end of src/algorithm/mod.rs.
+-- Every number here is a whole number from 0 to 2^53. fmod is exact in C, and (x - fmod(x, d)) / d is a whole number.
+
+local LARGEST = 9007199254740992
+local fmod, min, max, ceil = math.fmod, math.min, math.max, math.ceil
+
+-- floor((a * b + add) / d), stopped at 2^53, and the remainder.
+local function multiply_divide(a, b, add, d)
+  local product = a * b + add
+  if product < LARGEST then
+    local rest = fmod(product, d)
+    return (product - rest) / d, rest
+  end
+  -- The long way: b's bits from the top, keeping a quotient and a remainder below d. 2r is exact, being even.
+  local a_rest, add_rest = fmod(a, d), fmod(add, d)
+  local a_whole, add_whole = (a - a_rest) / d, (add - add_rest) / d
+  local quotient, rest = 0, 0
+  local _, bits = math.frexp(b)
+  local bit = 2 ^ (bits - 1)
+  while bit >= 1 do
+    quotient, rest = quotient * 2, rest * 2
+    if rest >= d then quotient, rest = quotient + 1, rest - d end
+    if b >= bit then
+      b, quotient = b - bit, quotient + a_whole
+      if rest >= d - a_rest then quotient, rest = quotient + 1, rest - (d - a_rest) else rest = rest + a_rest end
+    end
+    bit = bit / 2
+  end
+  quotient = quotient + add_whole
+  if rest >= d - add_rest then quotient, rest = quotient + 1, rest - (d - add_rest) else rest = rest + add_rest end
+  return min(quotient, LARGEST), rest
+end
+
+-- ceil((a * b + add) / d), stopped at 2^53.
+local function multiply_divide_up(a, b, add, d)
+  local quotient, rest = multiply_divide(a, b, add, d)
+  if rest > 0 then quotient = min(quotient + 1, LARGEST) end
+  return quotient
+end
+
+-- The instant `wait` after `at`, no later than the last instant.
+local function later(at, wait)
+  return min(at + wait, LARGEST)
+end
+
+-- The start of the window that holds `at`; windows are aligned to the epoch.
+local function window_start(at, period)
+  return at - fmod(at, period)
+end
+
+-- The whole numbers of a packed state behind its one-byte tag; none if it is not such a state.
+local function unpack_state(raw, tag, format, wide_tag, wide_format)
+  if not raw then return end
+  local first = raw:sub(1, 1)
+  if first == wide_tag then format = wide_format elseif first ~= tag then return end
+  if #raw == 1 + struct.size(format) then return struct.unpack(format, raw, 2) end
+end
