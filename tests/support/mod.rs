@@ -1,4 +1,5 @@
 //! What several tests share: real servers they start and end themselves.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod link;
 pub mod redis;

@@ -67,6 +67,15 @@ impl Entry {
         self.asked = self.asked.saturating_sub(1).max(1);
     }
 
+    /// What the check is told; another algorithm than before starts anew.
+    pub fn decide(&self, check: &Check, now: Micros) -> Decision {
+        if self.algorithm == check.algorithm {
+            self.state.decide(&check.quota, now, check.cost)
+        } else {
+            State::new(check.algorithm).decide(&check.quota, now, check.cost)
+        }
+    }
+
     /// A request asked for this counter and was told `admitted`.
     pub fn touch(&mut self, now: Micros, admitted: bool) {
         if self.is_whole(now) {
@@ -76,7 +85,7 @@ impl Entry {
         self.exhausted |= !admitted;
     }
 
-    /// Charges what `decision` admitted. Another algorithm than before starts the counter anew.
+    /// Charges what `decision` admitted.
     pub fn charge(&mut self, check: &Check, now: Micros, decision: &Decision) {
         self.become_algorithm(check.algorithm);
         self.state.charge(&check.quota, now, check.cost);

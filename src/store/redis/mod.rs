@@ -1,14 +1,37 @@
-//! Counters on sharded Redis nodes. (skeleton)
+//! Counters on sharded Redis nodes.
+//!
+//! A key lives on one node (`ring`). All cores share each shard's breaker and health (`shard`, `breaker`); each core has its
+//! own connection to each node and sends what gathers in one turn of its event loop in one call (`lane`, `batch`, `call`).
+//! Beside the checks run the heartbeat and the probes (`watch`). A check ends within the timeout; what may have been applied
+//! is never sent again, and the caller is told so.
 
-pub mod script;
-
-use super::{Answers, Check, CounterKey, StoreError};
+use super::{Answers, Check, CounterKey, ErrorKind, StoreError};
 use crate::algorithm::{Algorithm, Decision, Quota};
 use crate::clock::Micros;
 use crate::units::Secret;
+use batch::{Checks, Job, Reply};
+use lane::{Lane, Outcome};
+use ring::Ring;
+use shard::Shard;
+use smallvec::SmallVec;
+use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tokio::sync::oneshot;
+
+mod batch;
+mod breaker;
+mod call;
+mod connect;
+mod fault;
+mod lane;
+mod ring;
+pub mod script;
+mod shard;
+mod watch;
+
+pub use connect::url_problem;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -29,86 +52,220 @@ pub struct Node {
 
 /// What all cores share: each shard's breaker and health, and how many gateways are alive.
 #[derive(Debug)]
-pub struct Shards {}
+pub struct Shards {
+    settings: Settings,
+    gateway: String,
+    ring: Ring,
+    shards: Vec<Arc<Shard>>,
+}
 
 /// A shard's state as `/status` and `/readyz` tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardHealth {
     pub name: String,
+    /// It answers. Before the first contact it is neither up nor degraded.
     pub up: bool,
+    /// Its breaker is open: its keys are decided by `on_failure`.
+    pub degraded: bool,
     /// The last error's kind and text, without secrets.
     pub last_error: Option<String>,
 }
 
-#[allow(unused_variables, clippy::unused_self)]
+/// This process among the gateways; the same after a reload.
+static GATEWAY: LazyLock<String> = LazyLock::new(|| format!("{:032x}", fastrand::u128(..)));
+
 impl Shards {
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
-        unimplemented!()
+        Self::of_gateway(settings, GATEWAY.clone())
+    }
+
+    /// As the gateway of the given name, unique among all that share the nodes.
+    #[must_use]
+    pub fn of_gateway(settings: Settings, gateway: String) -> Arc<Self> {
+        let ring = Ring::new(settings.nodes.iter().map(|node| node.name.as_str()));
+        let shard = |(index, node)| Arc::new(Shard::new(index, node, settings.failures));
+        let shards = settings.nodes.iter().enumerate().map(shard).collect();
+        Arc::new(Self { gateway, ring, shards, settings })
     }
 
     #[must_use]
     pub fn health(&self) -> Vec<ShardHealth> {
-        unimplemented!()
+        let health = |shard: &Arc<Shard>| ShardHealth {
+            name: shard.name.clone(),
+            up: shard.breaker().is_up(),
+            degraded: shard.breaker().is_open(),
+            last_error: shard.last_error(),
+        };
+        self.shards.iter().map(health).collect()
     }
 
     /// Which shard holds a key: the highest hash of (node name, key).
     #[must_use]
     pub fn shard_of(&self, key: CounterKey) -> usize {
-        unimplemented!()
+        self.ring.shard_of(key)
     }
 
-    /// Gateways last seen alive, this one included; at least 1.
+    /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
     #[must_use]
     pub fn gateways(&self) -> u64 {
-        unimplemented!()
+        self.shards.iter().map(|shard| shard.gateways()).max().unwrap_or(1).max(1)
     }
 
-    /// Counts the shard's changes from down to up; the limiter compares it to know when to charge what was admitted meanwhile.
+    /// Counts how often the shard answered again after failures, whether they had opened its breaker or not; the limiter
+    /// compares it to know when to charge what was admitted meanwhile.
     #[must_use]
     pub fn recoveries(&self, shard: usize) -> u64 {
-        unimplemented!()
+        self.shards[shard].breaker().recoveries()
+    }
+
+    /// The shard's breaker is open: a check would fail at once.
+    #[must_use]
+    pub fn is_open(&self, shard: usize) -> bool {
+        self.shards[shard].breaker().is_open()
+    }
+
+    /// How far the node's clock is ahead of this process's, in microseconds; `None` before the first heartbeat.
+    #[must_use]
+    pub fn clock_skew_us(&self, shard: usize) -> Option<i64> {
+        self.shards[shard].clock_skew_us()
     }
 
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
     pub async fn maintain(self: Arc<Self>) {
-        unimplemented!()
+        watch::watch(self).await;
+    }
+
+    /// Takes the shards that `next` does not have off the metrics page, after a reload.
+    pub fn retire(&self, next: Option<&Self>) {
+        let stays =
+            |shard: &Arc<Shard>| next.is_some_and(|next| next.shards.iter().any(|other| other.name == shard.name));
+        self.shards.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
+    }
+
+    fn all(&self) -> &[Arc<Shard>] {
+        &self.shards
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
+    fn heartbeat_key(&self) -> String {
+        format!("{}:gateways", self.settings.key_prefix)
     }
 }
 
 /// One core's connections to the shards.
-#[derive(Debug)]
-pub struct Client {}
+pub struct Client {
+    shards: Arc<Shards>,
+    lanes: Vec<Rc<Lane>>,
+}
 
-#[allow(unused_variables, clippy::unused_self, clippy::unused_async)]
+impl fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Client").field("shards", &self.shards).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     /// Connects lazily; call it inside the core's runtime.
     #[must_use]
     pub fn new(shards: Arc<Shards>) -> Rc<Self> {
-        unimplemented!()
+        let prefix: Arc<str> = shards.settings.key_prefix.as_str().into();
+        let lane = |shard: &Arc<Shard>| Lane::new(shard.clone(), shards.settings.timeout, prefix.clone());
+        let lanes = shards.shards.iter().map(lane).collect();
+        Rc::new(Self { lanes, shards })
     }
 
     /// One call per shard, all at the same time; each shard's group is all or nothing. Ends within the timeout.
     pub async fn decide(&self, checks: &[Check]) -> Answers {
-        unimplemented!()
+        let homes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.shards.shard_of(check.key)).collect();
+        let Some(first) = homes.first() else { return Answers::new() };
+        if homes.iter().all(|home| home == first) {
+            let asked = self.lanes[*first].ask(Job::Decide(checks.into()));
+            return spread(answer(asked, *first).await, checks.len());
+        }
+        self.decide_over_shards(checks, &homes).await
+    }
+
+    async fn decide_over_shards(&self, checks: &[Check], homes: &[usize]) -> Answers {
+        // All calls are under way before the first is waited for.
+        let mut asked: SmallVec<[(usize, oneshot::Receiver<Outcome>); 4]> = SmallVec::new();
+        for (at, home) in homes.iter().enumerate() {
+            if !homes[..at].contains(home) {
+                let group: Checks =
+                    checks.iter().zip(homes).filter(|(_, at)| *at == home).map(|(check, _)| *check).collect();
+                asked.push((*home, self.lanes[*home].ask(Job::Decide(group))));
+            }
+        }
+        let mut by_shard: SmallVec<[(usize, std::vec::IntoIter<_>); 4]> = SmallVec::new();
+        for (home, receiver) in asked {
+            let count = homes.iter().filter(|at| **at == home).count();
+            by_shard.push((home, spread(answer(receiver, home).await, count).into_vec().into_iter()));
+        }
+        let next = |home: &usize| {
+            let (_, answers) = by_shard.iter_mut().find(|(at, _)| at == home)?;
+            answers.next()
+        };
+        homes.iter().filter_map(next).collect()
     }
 
     /// Gives back what was charged at `charged_at` (the shard's clock).
     pub async fn give_back(&self, check: &Check, charged_at: Micros) -> Result<(), StoreError> {
-        unimplemented!()
+        self.ask(check.key, Job::GiveBack { check: *check, charged_at }).await.map(|_| ())
     }
 
     /// Charges as much of the check's cost as fits.
     pub async fn charge_up_to(&self, check: &Check) -> Result<u64, StoreError> {
-        unimplemented!()
+        match self.ask(check.key, Job::ChargeUpTo(*check)).await? {
+            Reply::Charged(units) => Ok(units),
+            _ => Err(self.confused(check.key)),
+        }
     }
 
+    /// Looks at one counter without charging it.
     pub async fn inspect(&self, key: CounterKey, algorithm: Algorithm, quota: &Quota) -> Result<Decision, StoreError> {
-        unimplemented!()
+        let check = Check { key, algorithm, quota: *quota, cost: 1, enforced: true };
+        match self.ask(key, Job::Inspect(check)).await? {
+            Reply::Inspected(decision) => Ok(decision),
+            _ => Err(self.confused(key)),
+        }
     }
 
+    /// Forgets one counter; says whether it was there.
     pub async fn reset(&self, key: CounterKey) -> Result<bool, StoreError> {
-        unimplemented!()
+        let mut command = redis::cmd("DEL");
+        command.arg(script::key_text(&self.shards.settings.key_prefix, key));
+        let deleted: u64 = self.lanes[self.shards.shard_of(key)].command(&command).await?;
+        Ok(deleted > 0)
+    }
+
+    async fn ask(&self, key: CounterKey, job: Job) -> Outcome {
+        let shard = self.shards.shard_of(key);
+        answer(self.lanes[shard].ask(job), shard).await
+    }
+
+    /// A reply to another question than was asked: `batch` does not let it happen.
+    fn confused(&self, key: CounterKey) -> StoreError {
+        StoreError { kind: ErrorKind::Other, shard: self.shards.shard_of(key), maybe_applied: true }
+    }
+}
+
+/// The lane answers every job; only a runtime that is shutting down drops one.
+async fn answer(asked: oneshot::Receiver<Outcome>, shard: usize) -> Outcome {
+    asked.await.unwrap_or(Err(StoreError { kind: ErrorKind::Other, shard, maybe_applied: true }))
+}
+
+fn spread(outcome: Outcome, count: usize) -> Answers {
+    match outcome {
+        Ok(Reply::Decided(answers)) => answers.into_iter().map(Ok).collect(),
+        Ok(_) => SmallVec::new(),
+        Err(error) => SmallVec::from_elem(Err(error), count),
     }
 }
 

@@ -1,0 +1,225 @@
+//! One core's way to one shard: a queue, a connection, and a bounded number of calls in flight.
+//!
+//! What is queued in one turn of the event loop leaves in one call: the first to queue spawns the flush, which runs after
+//! all tasks that are ready now. There is no timer, so a lone check waits for nobody. Whatever happens, each job is answered
+//! by its deadline, and no job is sent twice once it may have been run.
+
+use super::batch::{Job, Queue, Reply, Waiting};
+use super::call;
+use super::connect::Link;
+use super::fault::Fault;
+use super::script::Told;
+use super::shard::Shard;
+use crate::clock;
+use crate::store::{ErrorKind, StoreError};
+use redis::{Cmd, FromRedisValue};
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{timeout, timeout_at};
+
+/// Groups in one call: beyond 64 the node's cost per check falls no further, and others wait for it longer.
+const GROUPS_MAX: usize = 64;
+/// Enough for 64 groups each to keep a node busy over a link of several milliseconds; beyond, jobs gather.
+const CALLS_MAX: usize = 16;
+/// At 100 000 checks a second on a core this is more than a timeout's worth: what is behind it could not be answered in time.
+const QUEUE_MAX: usize = 8192;
+/// A connection this long without a reply may have been closed unseen.
+const IDLE_AFTER: Duration = Duration::from_millis(5);
+
+pub(super) type Outcome = Result<Reply, StoreError>;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    shard: Arc<Shard>,
+    timeout: Duration,
+    prefix: Arc<str>,
+    queue: RefCell<Queue>,
+    flushing: Cell<bool>,
+    calls: Cell<usize>,
+    call_ended: Notify,
+    link: RefCell<Option<(Rc<Link>, u64)>>,
+    last_reply: Cell<Instant>,
+}
+
+impl Lane {
+    pub fn new(shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
+        Rc::new(Self {
+            shard,
+            timeout,
+            prefix,
+            queue: RefCell::default(),
+            flushing: Cell::new(false),
+            calls: Cell::new(0),
+            call_ended: Notify::new(),
+            link: RefCell::new(None),
+            last_reply: Cell::new(clock::now()),
+        })
+    }
+
+    /// Queues a job. It is answered by its deadline; at once if the shard is open or too many wait already.
+    pub fn ask(self: &Rc<Self>, job: Job) -> oneshot::Receiver<Outcome> {
+        let (answer, receiver) = oneshot::channel();
+        if self.shard.breaker().is_open() {
+            let _ = answer.send(Err(self.shard.open_error()));
+            return receiver;
+        }
+        if self.queue.borrow().len() >= QUEUE_MAX {
+            let fault = Fault::before(ErrorKind::Timeout, "queue full");
+            let _ = answer.send(Err(fault.on(self.shard.index)));
+            // Too much is asked here; that says nothing about the shard.
+            self.shard.note(&fault);
+            return receiver;
+        }
+        self.queue.borrow_mut().push(Waiting { job, deadline: clock::now() + self.timeout, answer });
+        if !self.flushing.replace(true) {
+            tokio::task::spawn_local(self.clone().flush());
+        }
+        receiver
+    }
+
+    async fn flush(self: Rc<Self>) {
+        while let Some((link, batch)) = self.next_batch().await {
+            let call = self.clone().call(link, batch);
+            if self.queue.borrow().is_empty() {
+                // The last one needs no task of its own; what comes meanwhile starts another flush.
+                self.flushing.set(false);
+                return call.await;
+            }
+            tokio::task::spawn_local(call);
+        }
+        self.flushing.set(false);
+    }
+
+    /// Waits for a connection and a free call, at most as long as somebody waits for them. `None`: nobody waits any more.
+    async fn next_batch(&self) -> Option<(Rc<Link>, Queue)> {
+        loop {
+            if self.shard.breaker().is_open() {
+                self.queue.borrow_mut().fail(self.shard.open_error());
+            }
+            let deadline = self.queue.borrow().next_deadline()?;
+            let ready = timeout_at(deadline.into(), self.ready()).await;
+            // Whose deadline has passed before the call leaves is not sent at all.
+            let fault = Fault::before(ErrorKind::Timeout, "no connection within the timeout");
+            if self.queue.borrow_mut().expire(clock::now(), &fault, self.shard.index) {
+                self.shard.failed(&fault);
+            }
+            match ready {
+                Err(_) => {}
+                Ok(Ok(link)) => {
+                    let batch = self.queue.borrow_mut().take(GROUPS_MAX);
+                    if !batch.is_empty() {
+                        self.calls.set(self.calls.get() + 1);
+                        return Some((link, batch));
+                    }
+                }
+                Ok(Err(fault)) => {
+                    self.shard.failed(&fault);
+                    self.queue.borrow_mut().fail(fault.on(self.shard.index));
+                }
+            }
+        }
+    }
+
+    async fn ready(&self) -> Result<Rc<Link>, Fault> {
+        while self.calls.get() >= CALLS_MAX {
+            self.call_ended.notified().await;
+        }
+        if self.calls.get() == 0 && clock::now().duration_since(self.last_reply.get()) > IDLE_AFTER {
+            // Whether the node has closed the connection meanwhile is learnt from the event loop's next turn.
+            tokio::task::yield_now().await;
+        }
+        self.connected().await
+    }
+
+    /// The connection, made anew if it has ended or is older than the shard's last failure.
+    async fn connected(&self) -> Result<Rc<Link>, Fault> {
+        let openings = self.shard.breaker().openings();
+        if let Some((link, made_at)) = &*self.link.borrow()
+            && !link.ended()
+            && *made_at == openings
+        {
+            return Ok(link.clone());
+        }
+        self.link.take();
+        let link = Rc::new(self.shard.target.connect().await?);
+        self.link.replace(Some((link.clone(), openings)));
+        Ok(link)
+    }
+
+    async fn call(self: Rc<Self>, link: Rc<Link>, mut batch: Queue) {
+        self.shard.metrics.requests.inc();
+        let started = clock::now();
+        let outcome = self.rows(&link, &mut batch).await;
+        let ended = clock::now();
+        self.last_reply.set(ended);
+        self.shard.observe(ended.duration_since(started));
+        self.calls.set(self.calls.get() - 1);
+        self.call_ended.notify_one();
+        match outcome {
+            None => {}
+            Some(Ok(rows)) => {
+                self.shard.answered();
+                batch.answer(rows.into_iter());
+            }
+            Some(Err(fault)) => {
+                if !matches!(fault.kind, ErrorKind::Script | ErrorKind::Oom | ErrorKind::Loading) {
+                    // A broken connection is of no use, and a demoted primary's address may name another node by now.
+                    self.retire(&link);
+                }
+                self.shard.failed(&fault);
+                batch.fail(fault.on(self.shard.index));
+            }
+        }
+    }
+
+    /// Runs the call; jobs whose deadline passes meanwhile are answered, others of the same call may still be in time.
+    /// `None`: nobody waits any more.
+    async fn rows(&self, link: &Rc<Link>, batch: &mut Queue) -> Option<Result<Vec<Told>, Fault>> {
+        let call = call::encode(&self.prefix, batch.jobs());
+        let mut running = pin!(call::run(link.connection(), &call));
+        let fault = Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") };
+        let mut is_late = false;
+        loop {
+            let deadline = batch.next_deadline()?;
+            if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
+                return Some(result);
+            }
+            if batch.expire(clock::now(), &fault, self.shard.index) && !is_late {
+                is_late = true;
+                self.retire(link);
+                self.shard.failed(&fault);
+            }
+        }
+    }
+
+    /// Starts no more calls on this connection; it ends with the last call in it, so no late reply meets another's question.
+    fn retire(&self, link: &Rc<Link>) {
+        let is_current = self.link.borrow().as_ref().is_some_and(|(current, _)| Rc::ptr_eq(current, link));
+        if is_current {
+            self.link.take();
+        }
+    }
+
+    /// One command outside the batches, for an operator.
+    pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        let trip = async {
+            let mut connection = self.connected().await?.connection();
+            command.query_async(&mut connection).await.map_err(|error| Fault::calling(&error))
+        };
+        let result = match timeout(self.timeout, trip).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") })
+            }
+        };
+        result.map_err(|fault| {
+            self.link.take();
+            self.shard.failed(&fault);
+            fault.on(self.shard.index)
+        })
+    }
+}

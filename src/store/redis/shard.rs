@@ -1,0 +1,135 @@
+//! One shard as all cores see it: its breaker, its metrics, its last error, and what its node last said.
+//!
+//! Every change of state is told here, once: one log line and the gauges.
+
+use super::Node;
+use super::breaker::{Breaker, Change};
+use super::connect::Target;
+use super::fault::{self, Fault};
+use crate::store::{ErrorKind, StoreError};
+use crate::telemetry::metrics::ShardMetrics;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// No clock difference was measured yet.
+const UNMEASURED: i64 = i64::MIN;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub index: usize,
+    pub name: String,
+    pub target: Target,
+    pub metrics: ShardMetrics,
+    /// Told when the breaker opens: the probes begin.
+    pub opened: Notify,
+    breaker: Breaker,
+    last_error: Mutex<Option<(ErrorKind, String)>>,
+    gateways: AtomicU64,
+    clock_skew_us: AtomicI64,
+}
+
+impl Shard {
+    pub fn new(index: usize, node: &Node, failures_max: u32) -> Self {
+        let metrics = ShardMetrics::new(&node.name);
+        metrics.up(false);
+        metrics.degraded(false);
+        Self {
+            index,
+            name: node.name.clone(),
+            target: Target::new(node),
+            metrics,
+            opened: Notify::new(),
+            breaker: Breaker::new(failures_max),
+            last_error: Mutex::new(None),
+            gateways: AtomicU64::new(0),
+            clock_skew_us: AtomicI64::new(UNMEASURED),
+        }
+    }
+
+    pub fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().as_ref().map(|(_, text)| text.clone())
+    }
+
+    /// What a check is told while the shard is open; nothing was sent.
+    pub fn open_error(&self) -> StoreError {
+        let kind = self.last_error.lock().as_ref().map_or(ErrorKind::Other, |(kind, _)| *kind);
+        StoreError { kind, shard: self.index, maybe_applied: false }
+    }
+
+    pub fn answered(&self) {
+        if self.breaker.answered() == Change::Up {
+            self.say_up("store shard answers");
+        }
+    }
+
+    /// A call of checks failed, or could not be made.
+    pub fn failed(&self, fault: &Fault) {
+        self.note(fault);
+        if self.breaker.failed(fault.kind == ErrorKind::Auth) == Change::Opened {
+            self.metrics.up(false);
+            self.metrics.degraded(true);
+            self.say_open(fault);
+            self.opened.notify_one();
+        }
+    }
+
+    pub fn probed(&self) {
+        if self.breaker.probed() == Change::Up {
+            self.say_up("store shard answers again");
+        }
+    }
+
+    /// A probe of an open shard failed: nothing changed, unless it turns out that the credentials are wrong.
+    pub fn still_open(&self, fault: &Fault) {
+        let before = self.open_error().kind;
+        self.note(fault);
+        if fault.kind == ErrorKind::Auth && before != ErrorKind::Auth {
+            self.say_open(fault);
+        }
+    }
+
+    /// Counts a failure without judging the shard by it.
+    pub fn note(&self, fault: &Fault) {
+        self.metrics.error(fault::label(fault.kind));
+        *self.last_error.lock() = Some((fault.kind, fault.text.clone()));
+    }
+
+    fn say_up(&self, message: &str) {
+        self.metrics.up(true);
+        self.metrics.degraded(false);
+        tracing::info!(shard = self.name, "{message}");
+    }
+
+    fn say_open(&self, fault: &Fault) {
+        let kind = fault::text(fault.kind);
+        if fault.kind == ErrorKind::Auth {
+            tracing::error!(shard = self.name, kind, "store shard is degraded: {}", fault.text);
+        } else {
+            tracing::warn!(shard = self.name, kind, "store shard is degraded: {}", fault.text);
+        }
+    }
+
+    /// What a heartbeat brought back.
+    pub fn heard(&self, gateways: u64, clock_skew_us: i64) {
+        self.gateways.store(gateways, Ordering::Relaxed);
+        self.clock_skew_us.store(clock_skew_us, Ordering::Relaxed);
+    }
+
+    pub fn gateways(&self) -> u64 {
+        self.gateways.load(Ordering::Relaxed)
+    }
+
+    pub fn clock_skew_us(&self) -> Option<i64> {
+        Some(self.clock_skew_us.load(Ordering::Relaxed)).filter(|skew| *skew != UNMEASURED)
+    }
+
+    pub fn observe(&self, took: Duration) {
+        self.metrics.observe(took.as_secs_f64());
+    }
+}
