@@ -22,11 +22,14 @@
 pub mod algorithm;
 pub mod clock;
 pub mod config;
+pub mod http1;
 pub mod identify;
 pub mod limit;
+pub mod message;
 pub mod proxy;
 pub mod respond;
 pub mod route;
 pub mod store;
 pub mod telemetry;
 pub mod units;
+pub mod upstream;

@@ -54,7 +54,8 @@ pub struct State {
 }
 
 impl Algorithm {
-    pub const ALL: [Self; 4] = [Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter, Self::TokenBucket];
+    pub const ALL: [Self; 4] =
+        [Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter, Self::TokenBucket];
 }
 
 #[allow(unused_variables, clippy::unused_self)]
