@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -75,8 +76,8 @@ fn metrics_of_the_program() -> BTreeMap<String, BTreeSet<String>> {
     shard.up(true);
     shard.degraded(false);
     ListenerMetrics::new("l").active.set(1);
-    metrics::upstream_duration("u").observe(0.1);
-    metrics::decision_durations()[0].observe(0.1);
+    metrics::upstream_duration("u").observe(Duration::from_millis(100));
+    metrics::decision_durations()[0].observe(Duration::from_millis(100));
     metrics::reloaded(Reload::Ok);
     metrics::build("v", "c");
 
