@@ -40,6 +40,7 @@ pub struct Sender {
     body: Body,
     mode: Mode,
     ended: bool,
+    written: u64,
 }
 
 impl Sender {
@@ -47,7 +48,7 @@ impl Sender {
     #[must_use]
     pub fn new(head: BytesMut, body: Body, mode: Mode) -> Self {
         let ended = mode == Mode::None || mode == Mode::Sized(0);
-        Self { head, data: Bytes::new(), tail: b"", body, mode, ended }
+        Self { head, data: Bytes::new(), tail: b"", body, mode, ended, written: 0 }
     }
 
     /// Sends what can be sent; ready when the whole message has left.
@@ -66,6 +67,18 @@ impl Sender {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Whether the other side takes nothing, rather than the body giving nothing.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.pending_bytes() > 0
+    }
+
+    /// Octets that have left so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Takes the next frame of the body, if there is one, and frames it.
@@ -140,6 +153,7 @@ impl Sender {
     }
 
     fn advance(&mut self, mut written: usize) {
+        self.written += written as u64;
         let head = written.min(self.head.len());
         self.head.advance(head);
         written -= head;

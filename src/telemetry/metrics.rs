@@ -91,6 +91,7 @@ struct All {
     build_info: GaugeVec,
     connections_active: IntGaugeVec,
     connections_rejected: IntCounterVec,
+    log_lines_dropped: IntCounter,
 }
 
 /// A name or label that Prometheus does not allow would be a mistake in this file, and every test would see it.
@@ -180,6 +181,13 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 "staunch_connections_rejected_total",
                 "Connections closed at once because of max_connections.",
                 &["listener"]
+            )
+        ),
+        log_lines_dropped: made!(
+            r,
+            IntCounter::new(
+                "staunch_log_lines_dropped_total",
+                "Log lines that were dropped because stderr was not read."
             )
         ),
         registry: r,
@@ -371,6 +379,10 @@ pub fn build(version: &str, commit: &str) {
     for result in Reload::ALL {
         ALL.reloads.with_label_values(&[result.text()]).inc_by(0);
     }
+}
+
+pub fn log_lines_dropped(count: u64) {
+    ALL.log_lines_dropped.inc_by(count);
 }
 
 /// The page of `GET /metrics`, in the Prometheus text format.
