@@ -24,6 +24,7 @@ mod batch;
 mod breaker;
 mod call;
 mod connect;
+mod debts;
 mod fault;
 mod lane;
 mod ring;
@@ -134,6 +135,17 @@ impl Shards {
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
     pub async fn maintain(self: Arc<Self>) {
         watch::watch(self).await;
+    }
+
+    /// Notes what was admitted here while the shard was away; it is charged there before the shard is asked again.
+    pub fn owe(&self, shard: usize, check: &Check) {
+        self.shards[shard].debts.owe(check);
+    }
+
+    /// When a shard that is away is asked again, at the latest.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.settings.retry_after
     }
 
     /// Takes the shards that `next` does not have off the metrics page, after a reload.
@@ -266,17 +278,5 @@ fn spread(outcome: Outcome, count: usize) -> Answers {
         Ok(Reply::Decided(answers)) => answers.into_iter().map(Ok).collect(),
         Ok(_) => SmallVec::new(),
         Err(error) => SmallVec::from_elem(Err(error), count),
-    }
-}
-
-#[allow(unused_variables, clippy::unused_self)]
-impl Shards {
-    pub fn owe(&self, shard: usize, check: &Check) {
-        unimplemented!()
-    }
-
-    #[must_use]
-    pub fn retry_after(&self) -> Duration {
-        unimplemented!()
     }
 }

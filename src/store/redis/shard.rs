@@ -5,6 +5,7 @@
 use super::Node;
 use super::breaker::{Breaker, Change};
 use super::connect::Target;
+use super::debts::Debts;
 use super::fault::{self, Fault};
 use crate::store::{ErrorKind, StoreError};
 use crate::telemetry::metrics::ShardMetrics;
@@ -24,6 +25,8 @@ pub(super) struct Shard {
     pub metrics: ShardMetrics,
     /// Told when the breaker opens: the probes begin.
     pub opened: Notify,
+    /// What was admitted without it.
+    pub debts: Debts,
     breaker: Breaker,
     last_error: Mutex<Option<(ErrorKind, String)>>,
     gateways: AtomicU64,
@@ -41,6 +44,7 @@ impl Shard {
             target: Target::new(node),
             metrics,
             opened: Notify::new(),
+            debts: Debts::default(),
             breaker: Breaker::new(failures_max),
             last_error: Mutex::new(None),
             gateways: AtomicU64::new(0),
