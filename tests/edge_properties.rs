@@ -1,5 +1,7 @@
 //! Properties of all that reads bytes from outside before a limit is asked: paths, hosts, routes, keys, forwarding fields.
 
+#![allow(clippy::expect_used, reason = "a test fails loudly")]
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use ipnet::IpNet;
 use proptest::prelude::*;
