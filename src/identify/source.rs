@@ -7,7 +7,7 @@ use std::fmt;
 /// What is wrong with a key in the configuration, or with a value that is to name a counter; what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    #[error("`{text}` is no key source{}; write one of {}", suggestion(.near), KeySource::NAMES.join(", "))]
+    #[error("`{text}` is no key source{}; write one of {}", suggestion(*.near), KeySource::NAMES.join(", "))]
     Unknown { text: String, near: Option<&'static str> },
     #[error("`{0}` needs a name; write `{1}`")]
     NoArgument(String, &'static str),
@@ -31,7 +31,7 @@ pub enum KeyError {
     EmptyPart,
 }
 
-fn suggestion(name: &Option<&'static str>) -> String {
+fn suggestion(name: Option<&'static str>) -> String {
     name.map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default()
 }
 

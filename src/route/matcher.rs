@@ -138,10 +138,20 @@ impl HostPattern {
         }
     }
 
+    /// Whether all hosts of `other` are hosts of this one, and not the other way round.
     fn covers(&self, other: &Self) -> bool {
         let Self::Under(domain) = self else { return false };
         let (Self::Exact(name) | Self::Under(name)) = other;
         name.strip_suffix(domain.as_str()).is_some_and(|labels| labels.ends_with('.') && labels.len() > 1)
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => formatter.write_str(name),
+            Self::Under(domain) => write!(formatter, "*.{domain}"),
+        }
     }
 }
 
@@ -153,8 +163,10 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    pub(super) fn of(pattern: &Pattern) -> Self {
-        Self { methods: pattern.methods.clone(), headers: pattern.headers.clone() }
+    /// `None`: there is nothing left to ask.
+    pub(super) fn of(pattern: &Pattern) -> Option<Box<Self>> {
+        let asks = !pattern.methods.is_empty() || !pattern.headers.is_empty();
+        asks.then(|| Box::new(Self { methods: pattern.methods.clone(), headers: pattern.headers.clone() }))
     }
 
     pub(super) fn hold(&self, method: &Method, headers: &HeaderMap) -> bool {

@@ -96,8 +96,8 @@ enum Class {
     Dot,
     Slash,
     Percent,
-    /// Visible, but no URI may hold it raw (`"<>[]^`{|}`). Clients send it and upstreams decode its escape to the same
-    /// character, so both spellings become the escape.
+    /// Visible, but no path may hold it raw: quotes, angle brackets, brackets, braces, caret, backtick, bar. Clients send
+    /// them, and upstreams decode the escape to the same character, so both spellings become the escape.
     Encode,
     Refuse(PathError),
 }
@@ -133,14 +133,13 @@ fn is_normal(path: &[u8]) -> bool {
     let mut segment = 0;
     while let Some(&byte) = path.get(at) {
         match CLASSES[usize::from(byte)] {
-            Class::Plain => at += 1,
             Class::Slash if at > 0 && segment == at => return false,
             Class::Slash => {
                 at += 1;
                 segment = at;
             }
-            Class::Dot if segment == at && may_be_dots(&path[at..]) => return false,
-            Class::Dot => at += 1,
+            Class::Dot if segment == at && is_dots(&path[at..]) => return false,
+            Class::Plain | Class::Dot => at += 1,
             Class::Percent => match Escape::read(&path[at..]) {
                 Ok(escape) if escape.keeps_spelling(&path[at..]) => at += escape.length(),
                 _ => return false,
@@ -151,10 +150,11 @@ fn is_normal(path: &[u8]) -> bool {
     true
 }
 
-/// Whether a segment that begins with a dot may be a dot segment once it is decoded.
-fn may_be_dots(segment: &[u8]) -> bool {
+/// Whether a segment that begins with a dot is one that `close_segment` removes or refuses. (An escaped dot is found as an
+/// escape that does not keep its spelling.)
+fn is_dots(segment: &[u8]) -> bool {
     let rest = segment.strip_prefix(b"..").or_else(|| segment.strip_prefix(b".")).unwrap_or(segment);
-    matches!(rest.first(), None | Some(b'/' | b';' | b'%'))
+    matches!(rest.first(), None | Some(b'/' | b';')) || rest.starts_with(b"%3B")
 }
 
 fn rewrite(path: &[u8]) -> Result<String, PathError> {

@@ -5,23 +5,73 @@
 use super::matcher::Conditions;
 use super::{PathPattern, Segment};
 use http::{HeaderMap, Method};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// One route at its place: what else must hold, and which route it is.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
-    pub conditions: Conditions,
+    /// `None`: nothing, as for most routes.
+    pub conditions: Option<Box<Conditions>>,
     pub route: usize,
 }
 
+/// Most places have one route, and it lies in the node itself: with thousands of routes a look-up is as fast as the
+/// memory it touches.
+type Leaves = SmallVec<[Leaf; 1]>;
+
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    literals: HashMap<Box<str>, Tree>,
+    literals: Literals,
     any: Option<Box<Tree>>,
     /// Routes that end here, most specific first.
-    exact: Vec<Leaf>,
+    exact: Leaves,
     /// Routes for this path and all below it.
-    prefix: Vec<Leaf>,
+    prefix: Leaves,
+}
+
+/// A node's children by name: compared one by one while they are few, hashed from then on.
+#[derive(Debug)]
+enum Literals {
+    Few(Vec<(Box<str>, Tree)>),
+    Many(HashMap<Box<str>, Tree>),
+}
+
+/// Where hashing a segment becomes cheaper than comparing it with every child.
+const FEW_MAX: usize = 4;
+
+impl Default for Literals {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Literals {
+    fn get(&self, name: &str) -> Option<&Tree> {
+        match self {
+            Self::Few(children) => children.iter().find(|(child, _)| **child == *name).map(|(_, node)| node),
+            Self::Many(children) => children.get(name),
+        }
+    }
+
+    fn get_or_insert(&mut self, name: &str) -> &mut Tree {
+        if let Self::Few(children) = self
+            && children.len() == FEW_MAX
+        {
+            *self = Self::Many(children.drain(..).collect());
+        }
+        match self {
+            Self::Many(children) => children.entry(name.into()).or_default(),
+            Self::Few(children) => {
+                let known = children.iter().position(|(child, _)| **child == *name);
+                let at = known.unwrap_or(children.len());
+                if known.is_none() {
+                    children.push((name.into(), Tree::default()));
+                }
+                &mut children[at].1
+            }
+        }
+    }
 }
 
 /// The request, as far as a tree looks at it.
@@ -37,7 +87,7 @@ impl Tree {
         let mut node = self;
         for segment in &path.segments {
             node = match segment {
-                Segment::Literal(text) => node.literals.entry(text.as_str().into()).or_default(),
+                Segment::Literal(text) => node.literals.get_or_insert(text),
                 Segment::Any(_) => node.any.get_or_insert_default(),
             };
         }
@@ -55,9 +105,6 @@ impl Tree {
     }
 
     fn find_below(&self, rest: &str, sought: Sought<'_>) -> Option<usize> {
-        if self.literals.is_empty() && self.any.is_none() {
-            return None;
-        }
         let (segment, rest) = match rest.split_once('/') {
             Some((segment, rest)) => (segment, Some(rest)),
             None => (rest, None),
@@ -69,5 +116,6 @@ impl Tree {
 }
 
 fn first(leaves: &[Leaf], sought: Sought<'_>) -> Option<usize> {
-    leaves.iter().find(|leaf| leaf.conditions.hold(sought.method, sought.headers)).map(|leaf| leaf.route)
+    let holds = |leaf: &&Leaf| leaf.conditions.as_ref().is_none_or(|asked| asked.hold(sought.method, sought.headers));
+    leaves.iter().find(holds).map(|leaf| leaf.route)
 }

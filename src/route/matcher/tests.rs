@@ -47,6 +47,7 @@ fn a_wrong_path_pattern_is_told_what_would_be_right() {
 fn a_host_pattern_is_a_name_or_a_domain_with_a_star() {
     assert_eq!(HostPattern::parse("API.example.com."), Ok(HostPattern::Exact("api.example.com".into())));
     assert_eq!(HostPattern::parse("*.Example.org"), Ok(HostPattern::Under("example.org".into())));
+    assert_eq!(HostPattern::parse("*.Example.org").map(|host| host.to_string()), Ok("*.example.org".into()));
     assert_eq!(HostPattern::parse("[::1]"), Ok(HostPattern::Exact("[::1]".into())));
     assert_eq!(HostPattern::parse("a:80"), Err(PatternError::HostPort("a".into())));
     assert_eq!(HostPattern::parse("[::1]:80"), Err(PatternError::HostPort("[::1]".into())));

@@ -117,6 +117,46 @@ fn what_some_upstream_reads_as_another_path_is_refused_with_its_reason() {
 }
 
 #[test]
+fn known_ways_around_a_limit_on_a_prefix_stay_under_it_or_are_refused() {
+    let long = "/a/..".repeat(500) + "/rl/x";
+    for path in [
+        "/rl/%78",
+        "/%72l/x",
+        "/rl/a/../x",
+        "/other/../rl/x",
+        "/rl/a/%2e%2e/x",
+        "//rl/x",
+        "///rl///x",
+        "/rl%2fx",
+        "/%2frl/x",
+        "/rl/x%3fa=1",
+        "/rl\\x",
+        "/rl/%2578",
+        "/rl/a/%252e%252e/x",
+        "/rl/x%00.json",
+        "/rl/x%0d%0a",
+        "/rl/x%09",
+        "/rl/x+",
+        "/rl/x;a=1",
+        "/rl/..;/rl/x",
+        "/rl/x%3ba",
+        "/rl/X",
+        "/rl/%c1%b8",
+        "/rl/%ef%bd%98",
+        "/rl/x%",
+        "/rl/x.json",
+        "/rl/x.",
+        "/rl/x/y/..",
+        "/rl/.;/../rl/x",
+        &long,
+    ] {
+        if let Ok(normal) = normalise(path.as_bytes()) {
+            assert!(normal.matching().starts_with("/rl/") && normal.forwarded().starts_with("/rl/"), "{path}");
+        }
+    }
+}
+
+#[test]
 fn a_normal_path_is_not_copied() {
     for path in ["/", "/login", "/v1/users/7/", "/caf%C3%A9/%20", "/.well-known/acme", "/a/..b/.c;x"] {
         assert!(normalise(path.as_bytes()).unwrap().is_verbatim(), "{path}");
