@@ -29,7 +29,7 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 /// For a request's head, and for the answer to it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Then a kept connection is asked to end; the next call makes a new one.
-const CONNECTION_TIME_MAX: Duration = Duration::from_secs(300);
+const CONNECTION_TIME_MAX: Duration = Duration::from_mins(5);
 /// Out of descriptors, an accept fails at once and would again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
