@@ -4,6 +4,7 @@
 //! together; `watch` tells when the file may have changed.
 
 mod address;
+pub mod compile;
 mod exceptions;
 mod key;
 mod limits;

@@ -1,8 +1,9 @@
 //! What a good file says, section by section. Every default is filled in, every name resolved to an index, every number
 //! in its unit; nothing here is on the request path (that is `proxy::policy`, compiled from this).
 
-use crate::algorithm::{Algorithm, Quota};
+use crate::algorithm::Algorithm;
 use crate::identify::KeySpec;
+pub use crate::limit::{Allowance, Matcher, OnFailure, OnMissingKey};
 use crate::units::Secret;
 use ipnet::IpNet;
 use std::fmt;
@@ -70,13 +71,6 @@ pub struct ClientIp {
     pub header: String,
     pub ipv4_prefix: u8,
     pub ipv6_prefix: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    Local,
-    Open,
-    Closed,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -200,34 +194,6 @@ pub struct Limit {
     pub shadow: bool,
     pub exempt: Vec<Matcher>,
     pub overrides: Vec<(Matcher, Allowance)>,
-}
-
-/// What a key may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowance {
-    Unlimited,
-    /// `0/…`: refuses always. The period is kept for what is told to clients.
-    Nothing {
-        period_us: u64,
-    },
-    Limited(Quota),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnMissingKey {
-    Skip,
-    Reject,
-    ClientIp,
-    Shared,
-}
-
-/// An entry of `exempt` or `overrides`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Matcher {
-    /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
-    Net(IpNet),
-    /// Compared with the key's value as sent.
-    Value(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]

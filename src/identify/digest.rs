@@ -179,6 +179,13 @@ impl Keyer {
         *self.sources == [KeySource::ClientIp]
     }
 
+    /// Whether a part of the key may be a credential, so that its value is shown nowhere.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        use KeySource::{Bearer, Cookie, Header, Query};
+        self.sources.iter().any(|source| matches!(source, Header(_) | Cookie(_) | Query(_) | Bearer))
+    }
+
     fn begin(&self, kind: Kind) -> SipHasher24 {
         let mut hasher = self.base;
         hasher.write(&[kind as u8]);

@@ -1,6 +1,6 @@
 //! The decision: every limit of the request is asked, and it passes if each enforced one admits it; only then is any charged.
 
-use super::failure::{self, Seen};
+use super::failure::{self, Seen, Settled};
 use super::rule::{Question, RouteLimit};
 use super::{Told, window_us};
 use crate::algorithm::Algorithm;
@@ -8,6 +8,7 @@ use crate::clock;
 use crate::identify::Facts;
 use crate::store::{Check, Store};
 use crate::telemetry::metrics::{self, Label, Seconds, Source, Verdict};
+use crate::telemetry::top::Top;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use std::time::Duration;
 /// One core's way to the counters.
 #[derive(Debug)]
 pub struct Limiter {
-    pub store: Rc<Store>,
+    store: Rc<Store>,
+    top: Arc<Top>,
     durations: [Seconds; 4],
 }
 
@@ -48,8 +50,13 @@ type Questions = SmallVec<[Question; 4]>;
 
 impl Limiter {
     #[must_use]
-    pub fn new(store: Rc<Store>) -> Self {
-        Self { store, durations: metrics::decision_durations() }
+    pub fn new(store: Rc<Store>, top: Arc<Top>) -> Self {
+        Self { store, top, durations: metrics::decision_durations() }
+    }
+
+    #[must_use]
+    pub fn store(&self) -> &Rc<Store> {
+        &self.store
     }
 
     /// Decides all limits together. What is charged for a request that is then refused goes back off its path.
@@ -66,14 +73,32 @@ impl Limiter {
         let ask = !questions.iter().zip(limits).any(refused_outright);
         let checks: SmallVec<[Check; 4]> = questions.iter().filter_map(|q| q.check().filter(|_| ask)).collect();
         let seen = if checks.is_empty() {
-            failure::Settled::default()
+            Settled::default()
         } else {
             failure::settle(&self.store, &checks, failure_modes(&questions, limits)).await
         };
         let ruling = rule(&questions, limits, &seen, ask);
+        if ruling.outcome == Outcome::Refused {
+            self.note_refused(&questions, limits, &seen, facts);
+        }
         let source = if seen.degraded { Source::Local } else { Source::Store };
         self.durations[source.index()].observe(clock::now().duration_since(begun));
         ruling
+    }
+}
+
+impl Limiter {
+    fn note_refused(&self, questions: &Questions, limits: &[RouteLimit], settled: &Settled, facts: &Facts<'_>) {
+        let mut seen = settled.seen.iter();
+        for (question, limit) in questions.iter().zip(limits) {
+            let Some(check) = question.check() else { continue };
+            if let Some(Seen::Decided { decision, .. }) = seen.next()
+                && check.enforced
+                && !decision.admitted
+            {
+                self.top.count(check.key.0, clock::now_us(), || limit.limit.named(check.key.0, facts));
+            }
+        }
     }
 }
 
@@ -108,7 +133,7 @@ impl Ruling {
 }
 
 /// Makes one ruling of what each limit said, and counts each limit's word.
-fn rule(questions: &Questions, limits: &[RouteLimit], settled: &failure::Settled, asked: bool) -> Ruling {
+fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: bool) -> Ruling {
     let passes = asked && settled.passes;
     let mut ruling = Ruling { degraded: settled.degraded, ..Ruling::pass() };
     if let Some(retry_after) = settled.closed {

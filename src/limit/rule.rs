@@ -4,6 +4,7 @@ use crate::algorithm::{Algorithm, Quota};
 use crate::identify::{Facts, Keyer};
 use crate::store::{Check, CounterKey};
 use crate::telemetry::metrics::LimitMetrics;
+use crate::telemetry::top::{self, Named};
 use ipnet::IpNet;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -30,7 +31,7 @@ pub struct Limit {
     pub shadow: bool,
     pub exceptions: Exceptions,
     pub on_failure: OnFailure,
-    pub metrics: LimitMetrics,
+    pub metrics: Arc<LimitMetrics>,
 }
 
 /// What a key may use.
@@ -121,6 +122,13 @@ impl Limit {
             Allowance::Nothing { period_us } => Question::Never { period_us },
             Allowance::Limited(quota) => Question::Ask(self.check(CounterKey(digest), quota)),
         }
+    }
+
+    /// This key's name in the list of those refused most: the value where it is nobody's secret, else a few bits of the digest.
+    pub(super) fn named(&self, digest: u128, facts: &Facts<'_>) -> Named {
+        let value = if self.keyer.is_secret() { None } else { self.keyer.value(facts) };
+        let key = value.map_or_else(|| top::hashed(digest), |value| top::shown(&String::from_utf8_lossy(&value)));
+        Named { policy: self.policy.clone(), limit: self.name.clone(), key }
     }
 
     /// An override may be smaller than the limit's cost: such a key's requests cost all it has.

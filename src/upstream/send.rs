@@ -83,8 +83,14 @@ impl Upstreams {
         let connection = match pool.take() {
             Some(connection) => connection,
             None => match connect(endpoint, upstream.connect_timeout).await {
-                Ok(io) => Connection::new(io),
-                Err(error) => return Err((Failed::Unreachable(error), Some(request))),
+                Ok(io) => {
+                    endpoint.connected(true);
+                    Connection::new(io)
+                }
+                Err(error) => {
+                    endpoint.connected(false);
+                    return Err((Failed::Unreachable(error), Some(request)));
+                }
             },
         };
         let begun = clock::now();

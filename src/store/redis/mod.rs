@@ -107,6 +107,11 @@ impl Shards {
         self.ring.shard_of(key)
     }
 
+    #[must_use]
+    pub fn name_of(&self, shard: usize) -> &str {
+        &self.shards[shard].name
+    }
+
     /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
     #[must_use]
     pub fn gateways(&self) -> u64 {
