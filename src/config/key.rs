@@ -50,9 +50,9 @@ pub fn read(value: &Value<'_>) -> Option<KeySpec> {
 }
 
 fn source(text: &Text<'_>) -> Option<KeySource> {
-    let (name, argument) = match text.text.split_once(':') {
+    let (name, argument) = match text.expanded.split_once(':') {
         Some((name, argument)) => (name, Some(argument)),
-        None => (text.text.as_str(), None),
+        None => (text.expanded.as_str(), None),
     };
     match (plain(name), argument) {
         (Some(source), None) => Some(source),

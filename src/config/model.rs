@@ -222,7 +222,7 @@ pub enum OnMissingKey {
 }
 
 /// An entry of `exempt` or `overrides`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Matcher {
     /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
     Net(IpNet),

@@ -146,19 +146,13 @@ pub fn parse_host(text: &str) -> Result<HostPattern, Wrong> {
 
 /// Methods are case-sensitive, and `get` is one that no client sends.
 pub fn read_method(text: &Text<'_>) -> Option<Method> {
-    let upper = text.text.to_ascii_uppercase();
-    if text.text != upper {
-        text.problem(&format!(
-            "is not upper case; did you mean `{}`?",
-            super::text::escaped(&text.shown.to_ascii_uppercase())
-        ));
-        return None;
+    let upper = text.expanded.to_ascii_uppercase();
+    match super::problem::nearest(&upper, &METHODS) {
+        Some(near) if near != text.expanded => text.problem(&format!("is no method that is known; did you mean `{near}`?")),
+        None if upper != text.expanded => text.problem("is not upper case, as methods are; write one such as `GET`"),
+        _ => return text.parsed(|text| Method::from_bytes(text.as_bytes()).map_err(|_| NO_METHOD.into())),
     }
-    if let Some(near) =
-        super::problem::nearest(&text.text, &METHODS).filter(|near| *near != text.text && text.text.len() > 3)
-    {
-        text.problem(&format!("is no method that is known; did you mean `{near}`?"));
-        return None;
-    }
-    text.parsed(|text| Method::from_bytes(text.as_bytes()).map_err(|_| "is no method; write one such as `GET`".into()))
+    None
 }
+
+const NO_METHOD: &str = "is no method; write one such as `GET`";

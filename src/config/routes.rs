@@ -8,6 +8,7 @@ use super::reader::{Table, Value};
 use super::text::Text;
 use crate::route::{HeaderPattern, HostPattern, PathPattern, Pattern, Segment};
 use http::{HeaderName, HeaderValue, Method};
+use std::collections::HashMap;
 
 /// What routes may name.
 pub struct Names<'a> {
@@ -48,13 +49,13 @@ fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<R
     });
     let response_timeout = table.get("response_timeout").and_then(|value| value.duration(&TIMEOUTS));
     let path = path?;
-    let default_name = path.shown.clone();
-    seen.name(name.as_ref(), &default_name);
+    let default_name = path.expanded.clone();
+    seen.name(name.as_ref(), &path);
     let matches = Pattern { hosts: hosts?, path: pattern?, methods: methods?, headers: headers? };
     seen.pattern(&path, &matches);
     let upstream = upstream?;
     Some(Route {
-        name: name.map_or(default_name, |text| text.text),
+        name: name.map_or(default_name, |text| text.expanded),
         matches,
         upstream,
         policies: policies?,
@@ -68,7 +69,7 @@ static ANYTHING: PathPattern = PathPattern { segments: Vec::new(), prefix: true 
 
 fn route_name<'a>(value: &Value<'a>) -> Option<Text<'a>> {
     let text = value.text()?;
-    let sound = !text.text.is_empty() && text.text.len() <= 256 && !text.text.contains(char::is_control);
+    let sound = !text.expanded.is_empty() && text.expanded.len() <= 256 && !text.expanded.contains(char::is_control);
     if !sound {
         text.problem("is no name; write 1 to 256 characters without control characters");
     }
@@ -80,7 +81,7 @@ fn list<T: PartialEq>(table: &Table<'_>, key: &'static str, read: impl Fn(&Text<
     let Some(value) = table.get(key) else { return Some(Vec::new()) };
     let items = value.array("strings")?;
     if items.is_empty() {
-        value.problem("is empty; leave it out to match any");
+        value.problem("the list is empty; leave it out to match any");
         return None;
     }
     let read: Vec<Option<T>> = items.iter().map(|item| read(&item.text()?)).collect();
@@ -101,9 +102,9 @@ fn read_headers(value: &Value<'_>) -> Option<Vec<(HeaderName, HeaderPattern)>> {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
         let pattern = entry.text().and_then(|text| header_pattern(&text));
         match &header {
-            None => entry.problem_at_key("is no header name; write letters, digits and `-`, such as `x-tenant`"),
+            None => entry.problem_at_key("this is no header name; write letters, digits and `-`, such as `x-tenant`"),
             Some(header) if headers.iter().any(|(other, _)| other == header) => {
-                entry.problem_at_key("names the same header as another entry; leave one out");
+                entry.problem_at_key("another entry names the same header; leave one out");
             }
             Some(_) => {}
         }
@@ -116,7 +117,7 @@ fn read_headers(value: &Value<'_>) -> Option<Vec<(HeaderName, HeaderPattern)>> {
 }
 
 fn header_pattern(text: &Text<'_>) -> Option<HeaderPattern> {
-    if text.text == "*" {
+    if text.expanded == "*" {
         return Some(HeaderPattern::Present);
     }
     text.parsed(|text| match HeaderValue::from_str(text) {
@@ -146,7 +147,7 @@ fn policies(value: &Value<'_>, names: &Names<'_>) -> Option<Vec<usize>> {
 }
 
 fn index(text: &Text<'_>, what: &str, known: &[&str]) -> Option<usize> {
-    let index = known.iter().position(|name| *name == text.text);
+    let index = known.iter().position(|name| *name == text.expanded);
     if index.is_none() {
         text.unknown(what, known);
     }
@@ -156,20 +157,19 @@ fn index(text: &Text<'_>, what: &str, known: &[&str]) -> Option<usize> {
 /// The routes read so far: no two may have one name, or match the same requests.
 #[derive(Default)]
 struct Seen {
-    names: Vec<String>,
+    /// Whether each was written.
+    names: HashMap<String, bool>,
     patterns: Vec<(Pattern, usize)>,
 }
 
 impl Seen {
     /// Routes that leave their name out may share a path; a name that was written is a route's own.
-    fn name(&mut self, written: Option<&Text<'_>>, default: &str) {
-        let name = written.map_or(default, |text| text.text.as_str());
-        if let Some(text) = written
-            && self.names.iter().any(|other| other == name)
-        {
-            text.problem("is the name of another route; give each its own");
+    fn name(&mut self, written: Option<&Text<'_>>, path: &Text<'_>) {
+        let text = written.unwrap_or(path);
+        let other_written = self.names.insert(text.expanded.clone(), written.is_some());
+        if other_written.is_some_and(|other_written| other_written || written.is_some()) {
+            text.problem("is the name of another route; give each a `name` of its own");
         }
-        self.names.push(name.to_owned());
     }
 
     fn pattern(&mut self, path: &Text<'_>, pattern: &Pattern) {

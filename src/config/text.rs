@@ -11,7 +11,7 @@ const SHOWN_CHARACTERS_MAX: usize = 80;
 /// A string of the document.
 pub struct Text<'a> {
     /// With its variables replaced.
-    pub text: String,
+    pub expanded: String,
     /// As written in the file, passwords masked.
     pub shown: String,
     pub value: Value<'a>,
@@ -24,15 +24,15 @@ impl Text<'_> {
     }
 
     pub fn unknown(&self, what: &str, names: &[&str]) {
-        self.value.problem(&format!("unknown {what} `{}`{}", self.shown, suggestion(&self.text, names)));
+        self.value.problem(&format!("unknown {what} `{}`{}", self.shown, suggestion(&self.expanded, names)));
     }
 
     pub fn not_supported(&self) {
-        self.problem(super::reader::NOT_SUPPORTED);
+        self.problem("is not supported yet; leave it out");
     }
 
     pub fn parsed<T>(&self, parse: impl Fn(&str) -> Result<T, Wrong>) -> Option<T> {
-        match parse(&self.text) {
+        match parse(&self.expanded) {
             Ok(value) => Some(value),
             Err(wrong) => {
                 self.problem(&wrong);
