@@ -1,1 +1,3 @@
 //! The request path.
+
+pub mod client_addr;
