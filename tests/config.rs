@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many files `tests/config` holds; a file that is not seen proves nothing.
-const MISTAKES: usize = 133;
+const MISTAKES: usize = 137;
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -222,7 +222,7 @@ fn paths_are_kept_in_the_form_of_requests() {
     assert_eq!(path("/"), exact(vec![]));
     assert_eq!(path("/*"), PathPattern { segments: vec![], prefix: true });
     assert_eq!(path("/login/"), exact(vec![literal("login")]));
-    assert_eq!(path("/%7euser/a%c3%a9;v=1"), exact(vec![literal("~user"), literal("a%C3%A9;v=1")]));
+    assert_eq!(path("/%7euser/aé;v=1"), exact(vec![literal("~user"), literal("a%C3%A9;v=1")]));
     let below = PathPattern { segments: vec![literal("users"), Segment::Any("id".to_owned())], prefix: true };
     assert_eq!(path("/users/{id}/*"), below);
 }

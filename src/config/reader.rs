@@ -2,8 +2,8 @@
 //! was expected of them. Readers go on after a problem, so that all problems of a file are found at once.
 //! What an error shows is the file's own text, never what the environment put in its place.
 
-use super::problem::{Cursor, Problem, Problems, suggestion};
-use super::text::{Text, expand, masked};
+use super::problem::{Cursor, Place, Problem, Problems, suggestion};
+use super::text::{Text, expand, masked, one_line};
 use crate::units;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -27,7 +27,9 @@ impl<'a> Source<'a> {
     }
 
     pub fn problem(&self, byte: usize, path: &str, message: impl Into<String>) {
-        self.problems.borrow_mut().push((byte, path.to_owned(), message.into()));
+        // Names and patterns of the file are quoted, and may hold anything: a problem stays one line.
+        let message = one_line(&message.into());
+        self.problems.borrow_mut().push((byte, path.to_owned(), message));
     }
 
     pub fn is_sound(&self) -> bool {
@@ -158,6 +160,18 @@ impl<'a> Value<'a> {
         self.problem(&format!("expected {what}, found {}", kind(self.raw.get_ref())));
     }
 
+    /// Whether the value's own name, in a table of names, can go where names go: labels of metrics, and fields of answers, whose
+    /// strings are printable ASCII.
+    pub fn check_name(&self, name: &str) {
+        if !is_name(name) {
+            self.problem_at_key("this is no name; write 1 to 128 printable ASCII characters");
+        }
+    }
+
+    pub fn line(&self) -> usize {
+        Place::of(self.source.text, self.raw.span().start).line
+    }
+
     pub fn is_string(&self) -> bool {
         self.raw.get_ref().is_str()
     }
@@ -200,7 +214,10 @@ impl<'a> Value<'a> {
             return None;
         };
         match expand(written, self.source.environment) {
-            Ok(expanded) => Some(Text { expanded, shown: masked(written), value: self.clone() }),
+            Ok(expanded) => {
+                let is_verbatim = expanded == written;
+                Some(Text { expanded, shown: masked(written), value: self.clone(), is_verbatim })
+            }
             Err(wrong) => {
                 self.problem(&wrong);
                 None
@@ -264,6 +281,10 @@ impl<'a> Value<'a> {
         }
         found.map(|(_, choice)| *choice)
     }
+}
+
+pub fn is_name(name: &str) -> bool {
+    (1..=128).contains(&name.len()) && name.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {

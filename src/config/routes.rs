@@ -2,12 +2,11 @@
 
 use super::listeners::TIMEOUTS;
 use super::model::{Policy, Route, Upstream};
-use super::pattern::{parse_host, parse_path, parse_strip_prefix, read_method};
-use super::problem::Place;
+use super::pattern::{parse_strip_prefix, read_method};
 use super::reader::{Table, Value};
 use super::text::Text;
-use crate::route::{HeaderPattern, HostPattern, PathPattern, Pattern, Segment};
-use http::{HeaderName, HeaderValue, Method};
+use crate::route::{Conflict, HeaderPattern, HostPattern, PathPattern, Pattern, conflicts};
+use http::{HeaderName, HeaderValue};
 use std::collections::HashMap;
 
 /// What routes may name.
@@ -30,14 +29,15 @@ pub fn read_routes(root: &Table<'_>, names: &Names<'_>) -> Vec<Route> {
         table.finish();
         routes.extend(route);
     }
+    seen.report_conflicts();
     routes
 }
 
-fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<Route> {
+fn read_route<'a>(table: &Table<'a>, names: &Names<'_>, seen: &mut Seen<'a>) -> Option<Route> {
     let path = table.required("path", "one such as `path = \"/*\"`").and_then(|value| value.text());
-    let pattern = path.as_ref().and_then(|text| text.parsed(parse_path));
+    let pattern = path.as_ref().and_then(|text| text.read(PathPattern::parse));
     let name = table.get("name").and_then(|value| route_name(&value));
-    let hosts = list(table, "hosts", |text| text.parsed(parse_host));
+    let hosts = list(table, "hosts", |text| text.read(HostPattern::parse));
     let methods = list(table, "methods", read_method);
     let headers = table.get("headers").map_or(Some(Vec::new()), |value| read_headers(&value));
     let upstream =
@@ -45,14 +45,14 @@ fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<R
     let policies = table.get("policies").map_or(Some(Vec::new()), |value| policies(&value, names));
     let strip_prefix = table.get("strip_prefix").and_then(|value| {
         let text = value.text()?;
-        text.parsed(|text| parse_strip_prefix(text, pattern.as_ref().unwrap_or(&ANYTHING)))
+        text.parsed(|text| parse_strip_prefix(text, pattern.as_ref()))
     });
     let response_timeout = table.get("response_timeout").and_then(|value| value.duration(&TIMEOUTS));
     let path = path?;
     let default_name = path.expanded.clone();
     seen.name(name.as_ref(), &path);
     let matches = Pattern { hosts: hosts?, path: pattern?, methods: methods?, headers: headers? };
-    seen.pattern(&path, &matches);
+    seen.pattern(path, matches.clone());
     let upstream = upstream?;
     Some(Route {
         name: name.map_or(default_name, |text| text.expanded),
@@ -63,9 +63,6 @@ fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<R
         response_timeout: response_timeout.unwrap_or(names.upstreams[upstream].response_timeout),
     })
 }
-
-/// Stands for a path that could not be read, so that nothing more is said of it.
-static ANYTHING: PathPattern = PathPattern { segments: Vec::new(), prefix: true };
 
 fn route_name<'a>(value: &Value<'a>) -> Option<Text<'a>> {
     let text = value.text()?;
@@ -156,13 +153,15 @@ fn index(text: &Text<'_>, what: &str, known: &[&str]) -> Option<usize> {
 
 /// The routes read so far: no two may have one name, or match the same requests.
 #[derive(Default)]
-struct Seen {
+struct Seen<'a> {
     /// Whether each was written.
     names: HashMap<String, bool>,
-    patterns: Vec<(Pattern, usize)>,
+    patterns: Vec<Pattern>,
+    /// Where each pattern's path stands.
+    paths: Vec<Text<'a>>,
 }
 
-impl Seen {
+impl<'a> Seen<'a> {
     /// Routes that leave their name out may share a path; a name that was written is a route's own.
     fn name(&mut self, written: Option<&Text<'_>>, path: &Text<'_>) {
         let text = written.unwrap_or(path);
@@ -172,38 +171,17 @@ impl Seen {
         }
     }
 
-    fn pattern(&mut self, path: &Text<'_>, pattern: &Pattern) {
-        let canonical = canonical(pattern);
-        let at = path.value.key_at;
-        match self.patterns.iter().find(|(other, _)| *other == canonical) {
-            Some((_, other)) => {
-                let line = Place::of(path.value.source.text, *other).line;
-                path.problem(&format!(
-                    "matches the same requests as the route in line {line}; change one, or leave it out"
-                ));
-            }
-            None => self.patterns.push((canonical, at)),
-        }
+    fn pattern(&mut self, path: Text<'a>, pattern: Pattern) {
+        self.patterns.push(pattern);
+        self.paths.push(path);
     }
-}
 
-/// Two patterns match the same requests exactly if their canonical forms are equal.
-fn canonical(pattern: &Pattern) -> Pattern {
-    let mut canonical = pattern.clone();
-    for segment in &mut canonical.path.segments {
-        if let Segment::Any(name) = segment {
-            name.clear();
+    fn report_conflicts(&self) {
+        for Conflict { first, second } in conflicts(&self.patterns) {
+            let line = self.paths[first].value.line();
+            self.paths[second].problem(&format!(
+                "matches the same requests as the route in line {line}; change one, or leave it out"
+            ));
         }
-    }
-    canonical.hosts.sort_by_key(host_text);
-    canonical.methods.sort_by(|one, other| Method::as_str(one).cmp(other.as_str()));
-    canonical.headers.sort_by(|one, other| one.0.as_str().cmp(other.0.as_str()));
-    canonical
-}
-
-fn host_text(host: &HostPattern) -> String {
-    match host {
-        HostPattern::Exact(name) => name.clone(),
-        HostPattern::Under(name) => format!("*.{name}"),
     }
 }
