@@ -205,6 +205,35 @@ fn an_exemption_is_a_network_or_a_value() {
 }
 
 #[test]
+fn the_smallest_network_comes_first_whatever_the_order_in_the_file() {
+    let keys = r#"key = "client_ip", quota = "1/s", overrides = { "10.0.0.0/8" = "unlimited", "10.1.0.0/16" = { quota = "0/1s" }, "10.1.2.3" = "unlimited" }"#;
+    let prefixes: Vec<u8> = limit(keys)
+        .overrides
+        .iter()
+        .map(|(matcher, _)| match matcher {
+            Matcher::Net(network) => network.prefix_len(),
+            Matcher::Value(value) => panic!("{value}"),
+        })
+        .collect();
+    assert_eq!(prefixes, [32, 16, 8]);
+}
+
+#[test]
+fn integers_may_be_written_in_every_form_of_toml() {
+    for number in ["1_000", "+1000", "0x3E8", "0o1750", "0b1111101000"] {
+        let config = good(&format!("[store]\nmax_keys = {number}\n{SMALL}"));
+        assert_eq!(config.store.max_keys, 1000, "{number}");
+    }
+}
+
+#[test]
+fn policies_keep_the_order_of_the_file() {
+    let config = good(&format!("{SMALL}\n[policies.b]\nlimits = []\n[policies.a]\nlimits = []\n"));
+    let names: Vec<&str> = config.policies.iter().map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["public", "b", "a"]);
+}
+
+#[test]
 fn a_variable_is_replaced_in_strings_and_escaped_with_a_second_sign() {
     let text = format!(
         "[log]\n# ${{NOWHERE}}\n[responses]\nbody = {{ content_type = \"text/plain\", text = \"$${{TOKEN}} ${{TOKEN}} $5\" }}\n{SMALL}"

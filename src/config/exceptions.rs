@@ -6,6 +6,7 @@ use super::reader::Value;
 use super::settings::parse_network;
 use super::text::Text;
 use crate::identify::{KeySource, KeySpec};
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 const NO_NETWORK: &str = "is no address and no CIDR, as a `client_ip` key needs; write one such as `10.0.0.0/8`";
@@ -52,6 +53,11 @@ pub fn read_overrides(value: &Value<'_>, key: &KeySpec, terms: &Terms) -> Vec<(M
         }
         overrides.push((matcher, allowance));
     }
+    // The smallest network first: whoever takes the first that fits takes the most specific, whatever the order in the file.
+    overrides.sort_by_key(|(matcher, _)| match matcher {
+        Matcher::Net(network) => Reverse(network.prefix_len()),
+        Matcher::Value(_) => Reverse(0),
+    });
     overrides
 }
 
