@@ -82,7 +82,7 @@ impl Terms {
 }
 
 fn algorithm(text: &Text<'_>) -> Option<Algorithm> {
-    let known = ALGORITHMS.iter().find(|(name, _)| *name == text.text);
+    let known = ALGORITHMS.iter().find(|(name, _)| *name == text.expanded);
     match known {
         Some((_, None)) => text.not_supported(),
         Some((_, algorithm)) => return *algorithm,
@@ -123,14 +123,14 @@ pub fn read_quota(table: &Table<'_>, terms: &Terms) -> Option<Allowance> {
     Some(Allowance::Limited(allowance))
 }
 
-/// What can never fit is a mistake.
+/// What can never fit is a mistake. The quota's number may come from the environment, and is not shown.
 fn check_cost(value: &Value<'_>, quota: &Quota, terms: &Terms) {
     let bucket = terms.algorithm == Some(Algorithm::TokenBucket);
     let (capacity, what) = if bucket { (quota.burst, "burst") } else { (quota.units, "quota") };
     if terms.cost > capacity {
         let cost = terms.cost;
         value.problem(&format!(
-            "a cost of {cost} never fits into a {what} of {capacity}; write a larger {what} or a smaller `cost`"
+            "a cost of {cost} never fits into this {what}; write a larger {what} or a smaller `cost`"
         ));
     }
 }
