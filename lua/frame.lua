@@ -44,11 +44,22 @@ local checks = 0 -- of the groups before this one
 local reply = { now }
 local size = 1
 
--- The state of the check's key, read once a call. (A key asked for under two algorithms is another's state to each.)
+local function write(state)
+  local life = ceil((state.kind.whole_at(state, state.rule) - now) / 1000)
+  if life > 0 then
+    redis.call('SET', state.key, state.kind.pack(state), 'PX', life)
+  else
+    redis.call('DEL', state.key)
+  end
+end
+
+-- The state of the check's key, read once a call. If the call asks for it under two algorithms (during a reload), the last
+-- one's state is kept.
 local function state_of(check, rule)
   local key = KEYS[check]
   local state = states[key]
   if state and state.kind == rule.kind then return state end
+  if state and state.rule then write(state) end
   if not rule.kind.list then raws = raws or redis.call('MGET', unpack(KEYS)) end
   state = rule.kind.load(not state and raws and raws[check], key, rule, now)
   state.kind, state.key = rule.kind, key
@@ -134,13 +145,7 @@ while position <= #arguments do
 end
 
 for i = 1, #written do
-  local state = written[i]
-  local life = ceil((state.kind.whole_at(state, state.rule) - now) / 1000)
-  if life > 0 then
-    redis.call('SET', state.key, state.kind.pack(state), 'PX', life)
-  else
-    redis.call('DEL', state.key)
-  end
+  if states[written[i].key] == written[i] then write(written[i]) end
 end
 
 return reply

@@ -45,7 +45,9 @@ function sliding_window_log.load(_, key, rule, now)
     local tail = #head < 4 and head or redis.call('LRANGE', key, -3, -1)
     local before, last, total = tonumber(tail[#tail - 2]), tonumber(tail[#tail - 1]), tonumber(tail[#tail])
     if last and last < 0 then last = before and -before end
-    if last and last >= 0 and total and total < 0 then state.read, state.total, state.last = head, -total, last end
+    if last and last >= 0 and last <= LARGEST and total and total < 0 and total >= -LARGEST then
+      state.read, state.total, state.last = head, -total, last
+    end
   end
   scan(state, rule, now)
   return state
@@ -102,7 +104,7 @@ local function mark(state, cost, charged_at)
       if not number then return given, marked end
       if number < 0 then
         if i == 1 then break end
-        number, units, size = -tonumber(chunk[i - 1]), -number, 2
+        number, units, size = -(tonumber(chunk[i - 1]) or 0), -number, 2
       end
       if number < charged_at then return given, marked end
       if number == charged_at then
