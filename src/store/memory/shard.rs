@@ -1,4 +1,4 @@
-//! One shard: an index of 5 bytes a place over a dense slab, and the choice of what to forget.
+//! One shard: an index of 3 bytes a place over a dense slab, and the choice of what to forget.
 //!
 //! A victim is looked for from where the last search ended (a clock's hand), so no entry is looked at twice before all were
 //! looked at once. A search normally ends after `SAMPLE` entries and always after `SEARCH`.
@@ -16,7 +16,7 @@ const SEARCH: usize = 1024;
 
 #[derive(Debug)]
 pub struct Shard {
-    index: HashTable<u32>,
+    index: HashTable<u16>,
     slab: Slab,
     /// Where the next search for a victim starts.
     hand: usize,
@@ -42,9 +42,14 @@ impl Shard {
         self.slab.len()
     }
 
+    /// No more slots can be numbered. Far off, unless someone can choose digests.
+    pub fn is_full(&self) -> bool {
+        self.len() > usize::from(u16::MAX)
+    }
+
     pub fn find(&self, key: CounterKey) -> Option<usize> {
-        let found = self.index.find(halves(key).1, |&slot| self.slab.at(slot as usize).is(key));
-        found.map(|&slot| slot as usize)
+        let found = self.index.find(halves(key).1, |&slot| self.slab.at(usize::from(slot)).is(key));
+        found.map(|&slot| usize::from(slot))
     }
 
     pub fn at(&self, slot: usize) -> &Entry {
@@ -55,12 +60,12 @@ impl Shard {
         self.slab.at_mut(slot)
     }
 
-    /// Adds an entry for a key that is not there.
+    /// Adds an entry for a key that is not there, to a shard that is not full.
     pub fn insert(&mut self, entry: Entry) {
-        let Ok(slot) = u32::try_from(self.slab.len()) else { return };
+        let Ok(slot) = u16::try_from(self.slab.len()) else { return };
         let hash = entry.hash();
         self.slab.push(entry);
-        self.index.insert_unique(hash, slot, |&other| self.slab.at(other as usize).hash());
+        self.index.insert_unique(hash, slot, |&other| self.slab.at(usize::from(other)).hash());
     }
 
     /// Puts an entry for a key that is not there in the place of another.
@@ -69,8 +74,8 @@ impl Shard {
         self.unindex(slot);
         let hash = entry.hash();
         *self.slab.at_mut(slot) = entry;
-        if let Ok(slot) = u32::try_from(slot) {
-            self.index.insert_unique(hash, slot, |&other| self.slab.at(other as usize).hash());
+        if let Ok(slot) = u16::try_from(slot) {
+            self.index.insert_unique(hash, slot, |&other| self.slab.at(usize::from(other)).hash());
         }
     }
 
@@ -82,8 +87,8 @@ impl Shard {
         if from == slot {
             return;
         }
-        if let Some(place) = self.index.find_mut(last.hash(), |&other| other as usize == from)
-            && let Ok(slot) = u32::try_from(slot)
+        if let Some(place) = self.index.find_mut(last.hash(), |&other| usize::from(other) == from)
+            && let Ok(slot) = u16::try_from(slot)
         {
             *place = slot;
         }
@@ -153,7 +158,7 @@ impl Shard {
 
     fn unindex(&mut self, slot: usize) {
         let hash = self.slab.at(slot).hash();
-        if let Ok(place) = self.index.find_entry(hash, |&other| other as usize == slot) {
+        if let Ok(place) = self.index.find_entry(hash, |&other| usize::from(other) == slot) {
             place.remove();
         }
     }
@@ -161,7 +166,7 @@ impl Shard {
     /// After a flood has gone, its index goes too; a quarter full is far enough from growing again.
     fn give_back_index(&mut self) {
         if self.index.capacity() > 64 && self.index.len() * 4 < self.index.capacity() {
-            self.index.shrink_to(self.index.len() * 2, |&slot| self.slab.at(slot as usize).hash());
+            self.index.shrink_to(self.index.len() * 2, |&slot| self.slab.at(usize::from(slot)).hash());
         }
     }
 }
