@@ -278,10 +278,25 @@ fn a_refused_or_a_looking_request_makes_no_counter() {
     assert_eq!(memory.len(), 1);
 }
 
+/// One core read the clock, was overtaken by another, and decides after it.
+#[test]
+fn what_a_late_core_charged_can_be_given_back_at_the_instant_it_was_told() {
+    for algorithm in Algorithm::ALL {
+        let (memory, check, other) = (Memory::new(100), Check { algorithm, ..a_limit(5) }, a_limit(5));
+        assert!(passes(&memory, &check, NOW + 10));
+        for late in [memory.decide(&[check], NOW), memory.decide(&[check, other], NOW)] {
+            memory.give_back(&check, late[0].at_us, NOW + 20);
+            let left = memory.inspect(check.key, algorithm, &check.quota, NOW + 20).before.remaining;
+            assert!(late[0].charged && left >= 3, "{algorithm:?}: {left}");
+        }
+        assert_eq!(memory.inspect(check.key, algorithm, &check.quota, NOW + 20).before.remaining, 4, "{algorithm:?}");
+    }
+}
+
 #[test]
 fn keys_that_all_fall_to_one_shard_may_take_all_the_room() {
     let memory = Memory::new(10_000);
-    let others = 10_000 / 3_300 - 1;
+    let others = 10_000_usize.div_ceil(3_300) - 1;
     for number in 0..12_000_u128 {
         let check = Check { key: CounterKey(number), ..a_limit(5) };
         assert!(passes(&memory, &check, NOW));

@@ -18,15 +18,15 @@ use crate::algorithm::{Algorithm, Decision, Quota, State};
 use crate::clock::Micros;
 use parking_lot::{Mutex, MutexGuard};
 use request::{Look, Request};
-use shard::Shard;
+use shard::{INDEX_KEYS, Shard};
 use slab::{Entry, halves};
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Counters a shard when the store is full: just what an index of 4096 places holds before it doubles (3584) less the spread
-/// of a uniform hash, so that an index costs four bytes a key; and its last growth, under the lock, takes 0.1 ms.
-const KEYS_PER_SHARD: usize = 3300;
+/// Counters a shard when the store is full: what its index holds, less five times the spread of a uniform hash, so that an
+/// index costs four bytes a key. So small a shard grows, under its lock, in some 10 µs.
+const KEYS_PER_SHARD: usize = INDEX_KEYS - 284;
 const SHARDS_MAX: usize = 65_536;
 
 /// Entries a sweep looks at before it lets go of a shard: some 10 µs if it forgets them all.
@@ -54,7 +54,7 @@ impl Memory {
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
         let max_keys = max_keys.max(1);
-        let shards = (max_keys / KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
+        let shards = max_keys.div_ceil(KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
         Self {
             shards: (0..shards).map(|_| Line(Mutex::new(Shard::new()))).collect(),
             room: AtomicUsize::new(max_keys - shards),
@@ -71,10 +71,14 @@ impl Memory {
             return smallvec![self.decide_one(check, now)];
         }
         let mut locked = self.lock(checks);
+        let now = locked.iter().fold(now, |now, (_, shard)| now.max(shard.clock()));
         let mut request = Request { checks, now, looks: SmallVec::new() };
         for check in checks {
             let look = self.look(&mut locked, &request, check);
             request.looks.push(look);
+        }
+        for (_, shard) in &mut locked {
+            shard.advance(now);
         }
         let passes = request.passes();
         if passes {
@@ -191,6 +195,7 @@ impl Memory {
     /// The same for one check, which most requests are, at half the time.
     fn decide_one(&self, check: &Check, now: Micros) -> Answer {
         let mut shard = self.shard(check.key).lock();
+        let now = shard.advance(now);
         let decision = if let Some(slot) = shard.find(check.key) {
             let entry = shard.at_mut(slot);
             let decision = entry.decide(check, now);

@@ -14,10 +14,15 @@ const SAMPLE: usize = 16;
 /// How far a search goes that finds nothing as cheap as the last one did: 3 µs or so, and most of a shard.
 const SEARCH: usize = 1024;
 
+/// Places for keys in the index of a shard that is as full as it should get: 7/8 of 4096.
+pub const INDEX_KEYS: usize = 3584;
+
 #[derive(Debug)]
 pub struct Shard {
     index: HashTable<u16>,
     slab: Slab,
+    /// The latest instant a request came with.
+    clock: Micros,
     /// Where the next search for a victim starts.
     hand: usize,
     /// Where the sweep goes on.
@@ -35,11 +40,22 @@ pub struct Victim {
 
 impl Shard {
     pub fn new() -> Self {
-        Self { index: HashTable::new(), slab: Slab::default(), hand: 0, broom: 0, floor: IDLE_WORTH }
+        Self { index: HashTable::new(), slab: Slab::default(), clock: 0, hand: 0, broom: 0, floor: IDLE_WORTH }
     }
 
     pub fn len(&self) -> usize {
         self.slab.len()
+    }
+
+    pub fn clock(&self) -> Micros {
+        self.clock
+    }
+
+    /// The instant of a request that came with `now`: a core may have read it before another that had the lock first, and
+    /// for this shard time does not go back. What is charged at an instant is given back by the same one.
+    pub fn advance(&mut self, now: Micros) -> Micros {
+        self.clock = self.clock.max(now);
+        self.clock
     }
 
     /// No more slots can be numbered. Far off, unless someone can choose digests.
@@ -63,6 +79,7 @@ impl Shard {
     /// Adds an entry for a key that is not there, to a shard that is not full.
     pub fn insert(&mut self, entry: Entry) {
         let Ok(slot) = u16::try_from(self.slab.len()) else { return };
+        self.grow_index();
         let hash = entry.hash();
         self.slab.push(entry);
         self.index.insert_unique(hash, slot, |&other| self.slab.at(usize::from(other)).hash());
@@ -141,6 +158,15 @@ impl Shard {
         (looked, forgotten, ended)
     }
 
+    /// Eightfold up to its due size: shards grow at the same time, and tables outgrown by each doubling would stay with the
+    /// allocator (7 bytes a key).
+    fn grow_index(&mut self) {
+        let capacity = self.index.capacity();
+        if self.index.len() == capacity && capacity < INDEX_KEYS {
+            self.index.reserve(7 * capacity.max(8), |&slot| self.slab.at(usize::from(slot)).hash());
+        }
+    }
+
     fn step(&mut self) -> usize {
         let slot = if self.hand < self.len() { self.hand } else { 0 };
         self.hand = slot + 1;
@@ -163,9 +189,9 @@ impl Shard {
         }
     }
 
-    /// After a flood has gone, its index goes too; a quarter full is far enough from growing again.
+    /// After a flood has gone, its index goes too; a sixteenth full is far enough from growing again.
     fn give_back_index(&mut self) {
-        if self.index.capacity() > 64 && self.index.len() * 4 < self.index.capacity() {
+        if self.index.capacity() > 64 && self.index.len() * 16 < self.index.capacity() {
             self.index.shrink_to(self.index.len() * 2, |&slot| self.slab.at(usize::from(slot)).hash());
         }
     }
