@@ -34,6 +34,8 @@ pub(super) type Outcome = Result<Reply, StoreError>;
 
 #[derive(Debug)]
 pub(super) struct Lane {
+    /// Of the shard, in the list of shards.
+    index: usize,
     shard: Arc<Shard>,
     timeout: Duration,
     prefix: Arc<str>,
@@ -46,8 +48,9 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn new(shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
+    pub fn new(index: usize, shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
         Rc::new(Self {
+            index,
             shard,
             timeout,
             prefix,
@@ -64,12 +67,12 @@ impl Lane {
     pub fn ask(self: &Rc<Self>, job: Job) -> oneshot::Receiver<Outcome> {
         let (answer, receiver) = oneshot::channel();
         if self.shard.breaker().is_open() {
-            let _ = answer.send(Err(self.shard.open_error()));
+            let _ = answer.send(Err(self.open_error()));
             return receiver;
         }
         if self.queue.borrow().len() >= QUEUE_MAX {
             let fault = Fault::before(ErrorKind::Timeout, "queue full");
-            let _ = answer.send(Err(fault.on(self.shard.index)));
+            let _ = answer.send(Err(fault.on(self.index)));
             // Too much is asked here; that says nothing about the shard.
             self.shard.note(&fault);
             return receiver;
@@ -79,6 +82,11 @@ impl Lane {
             tokio::task::spawn_local(self.clone().flush());
         }
         receiver
+    }
+
+    /// Nothing was sent.
+    fn open_error(&self) -> StoreError {
+        StoreError { kind: self.shard.last_kind(), shard: self.index, maybe_applied: false }
     }
 
     async fn flush(self: Rc<Self>) {
@@ -98,13 +106,13 @@ impl Lane {
     async fn next_batch(&self) -> Option<(Rc<Link>, Queue)> {
         loop {
             if self.shard.breaker().is_open() {
-                self.queue.borrow_mut().fail(self.shard.open_error());
+                self.queue.borrow_mut().fail(self.open_error());
             }
             let deadline = self.queue.borrow().next_deadline()?;
             let ready = timeout_at(deadline.into(), self.ready()).await;
             // Whose deadline has passed before the call leaves is not sent at all.
             let fault = Fault::before(ErrorKind::Timeout, "no connection within the timeout");
-            if self.queue.borrow_mut().expire(clock::now(), &fault, self.shard.index) {
+            if self.queue.borrow_mut().expire(clock::now(), &fault, self.index) {
                 self.shard.failed(&fault);
             }
             match ready {
@@ -118,7 +126,7 @@ impl Lane {
                 }
                 Ok(Err(fault)) => {
                     self.shard.failed(&fault);
-                    self.queue.borrow_mut().fail(fault.on(self.shard.index));
+                    self.queue.borrow_mut().fail(fault.on(self.index));
                 }
             }
         }
@@ -171,7 +179,7 @@ impl Lane {
                     self.retire(&link);
                 }
                 self.shard.failed(&fault);
-                batch.fail(fault.on(self.shard.index));
+                batch.fail(fault.on(self.index));
             }
         }
     }
@@ -188,7 +196,7 @@ impl Lane {
             if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
                 return Some(result);
             }
-            if batch.expire(clock::now(), &fault, self.shard.index) && !is_late {
+            if batch.expire(clock::now(), &fault, self.index) && !is_late {
                 is_late = true;
                 self.retire(link);
                 self.shard.failed(&fault);
@@ -219,7 +227,7 @@ impl Lane {
         result.map_err(|fault| {
             self.link.take();
             self.shard.failed(&fault);
-            fault.on(self.shard.index)
+            fault.on(self.index)
         })
     }
 }
