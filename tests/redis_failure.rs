@@ -167,6 +167,26 @@ fn lost_replies_never_charge_twice() {
 }
 
 #[test]
+fn a_core_that_was_held_up_past_the_deadline_still_takes_the_reply_that_is_there() {
+    let server = RedisServer::start();
+    let shards = shards(&[("held", server.url())]);
+    on_a_core(async {
+        let client = Client::new(shards.clone());
+        ask(&client, check(1, 5)).await.unwrap();
+        for _ in 0..3 {
+            let other = client.clone();
+            let asked = tokio::task::spawn_local(async move { ask(&other, check(2, 5)).await });
+            // The call leaves, and the thread does something else for longer than the timeout.
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
+            std::thread::sleep(support::store::TIMEOUT * 2);
+            assert!(asked.await.unwrap().unwrap().charged);
+        }
+    });
+}
+
+#[test]
 fn a_crowd_at_a_hung_node_is_answered_within_its_deadline_and_only_some_of_it_was_sent() {
     let server = RedisServer::start();
     let shards = shards(&[("crowd", server.url())]);

@@ -1,14 +1,22 @@
 //! What a thread logs while something runs.
+//!
+//! One subscriber for the process, for a thread's own would not be asked for lines that another thread reached first.
 
+use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
-impl io::Write for Page {
+/// Writes to the page of the thread that logs.
+struct Own;
+
+impl io::Write for Own {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        PAGE.with_borrow_mut(|page| page.extend_from_slice(bytes));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -17,10 +25,9 @@ impl io::Write for Page {
 }
 
 pub fn logged(run: impl FnOnce()) -> String {
-    let page = Page::default();
-    let writer = page.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, run);
-    let bytes = page.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Own).init());
+    PAGE.with_borrow_mut(Vec::clear);
+    run();
+    String::from_utf8(PAGE.take()).unwrap()
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions};
 
 pub const FAILURES: u32 = 3;
+/// What failures are waited for, and successes on a busy machine still meet.
+pub const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs a test as a core runs: one thread, tasks that need not be `Send`.
 pub fn on_a_core<T>(future: impl Future<Output = T>) -> T {
@@ -17,12 +19,12 @@ pub fn on_a_core<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Nodes by name and URL; a timeout that failures are waited for, and successes on a busy machine still meet.
+/// Nodes by name and URL.
 pub fn settings(nodes: &[(&str, String)]) -> Settings {
     let node = |(name, url): &(&str, String)| Node { name: (*name).to_owned(), url: Secret::new(url.clone()) };
     Settings {
         nodes: nodes.iter().map(node).collect(),
-        timeout: Duration::from_millis(200),
+        timeout: TIMEOUT,
         failures: FAILURES,
         retry_after: Duration::from_millis(20),
         key_prefix: "staunch".to_owned(),

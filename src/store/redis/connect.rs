@@ -164,5 +164,5 @@ fn trust() -> Result<TlsConnector, String> {
 }
 
 fn connect_fault(text: &str) -> Fault {
-    Fault::before(ErrorKind::Connect, text)
+    Fault::before(ErrorKind::Connect, text.to_owned())
 }

@@ -3,6 +3,7 @@
 use crate::store::{ErrorKind, StoreError};
 use crate::telemetry::metrics::{Label, StoreErrorKind};
 use redis::{RedisError, ServerErrorKind};
+use std::borrow::Cow;
 
 /// What a node says instead of running a script that writes, and that has no kind of its own.
 const REFUSALS: [&str; 6] = ["BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "NOREPLICAS"];
@@ -12,15 +13,20 @@ const REFUSALS: [&str; 6] = ["BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MO
 pub(super) struct Fault {
     pub kind: ErrorKind,
     /// What a person should read; holds no secret.
-    pub text: String,
+    pub text: Cow<'static, str>,
     /// Whether the node may have run the call all the same.
     pub maybe_applied: bool,
 }
 
 impl Fault {
     /// A failure before anything was sent.
-    pub fn before(kind: ErrorKind, text: impl Into<String>) -> Self {
+    pub fn before(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, text: text.into(), maybe_applied: false }
+    }
+
+    /// A call that was sent, and whose reply did not come in time.
+    pub fn late() -> Self {
+        Self { kind: ErrorKind::Timeout, text: "no reply within the timeout".into(), maybe_applied: true }
     }
 
     /// A failure while connecting; nothing that counts was sent yet.
@@ -39,8 +45,13 @@ impl Fault {
             ErrorKind::Timeout | ErrorKind::Connect => true,
             ErrorKind::Other => !error.code().is_some_and(|code| REFUSALS.contains(&code)),
         };
-        let text = if kind == ErrorKind::Auth { auth_text(error) } else { error.to_string() };
+        let text = if kind == ErrorKind::Auth { auth_text(error) } else { error.to_string() }.into();
         Self { kind, text, maybe_applied }
+    }
+
+    /// Whether the next call would fail as well, so that waiting for more failures is of no use.
+    pub fn is_lasting(&self, ever_answered: bool) -> bool {
+        self.kind == ErrorKind::Auth || (self.kind == ErrorKind::Connect && !ever_answered)
     }
 
     pub fn on(&self, shard: usize) -> StoreError {

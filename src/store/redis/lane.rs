@@ -90,16 +90,21 @@ impl Lane {
     }
 
     async fn flush(self: Rc<Self>) {
-        while let Some((link, batch)) = self.next_batch().await {
-            let call = self.clone().call(link, batch);
-            if self.queue.borrow().is_empty() {
-                // The last one needs no task of its own; what comes meanwhile starts another flush.
-                self.flushing.set(false);
-                return call.await;
-            }
-            tokio::task::spawn_local(call);
+        if let Some((link, batch)) = self.send_all_but_last().await {
+            self.call(link, batch).await;
         }
-        self.flushing.set(false);
+    }
+
+    /// The last batch needs no task of its own; what comes while it is under way starts another flush.
+    async fn send_all_but_last(self: &Rc<Self>) -> Option<(Rc<Link>, Queue)> {
+        let _flushing = OnDrop(|| self.flushing.set(false));
+        while let Some((link, batch)) = self.next_batch().await {
+            if self.queue.borrow().is_empty() {
+                return Some((link, batch));
+            }
+            tokio::task::spawn_local(self.clone().call(link, batch));
+        }
+        None
     }
 
     /// Waits for a connection and a free call, at most as long as somebody waits for them. `None`: nobody waits any more.
@@ -159,14 +164,16 @@ impl Lane {
     }
 
     async fn call(self: Rc<Self>, link: Rc<Link>, mut batch: Queue) {
+        let _call = OnDrop(|| {
+            self.calls.set(self.calls.get() - 1);
+            self.call_ended.notify_one();
+        });
         self.shard.metrics.requests.inc();
         let started = clock::now();
         let outcome = self.rows(&link, &mut batch).await;
         let ended = clock::now();
         self.last_reply.set(ended);
         self.shard.observe(ended.duration_since(started));
-        self.calls.set(self.calls.get() - 1);
-        self.call_ended.notify_one();
         match outcome {
             None => {}
             Some(Ok(rows)) => {
@@ -189,11 +196,16 @@ impl Lane {
     async fn rows(&self, link: &Rc<Link>, batch: &mut Queue) -> Option<Result<Vec<Told>, Fault>> {
         let call = call::encode(&self.prefix, batch.jobs());
         let mut running = pin!(call::run(link.connection(), &call));
-        let fault = Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") };
+        let fault = Fault::late();
         let mut is_late = false;
         loop {
             let deadline = batch.next_deadline()?;
             if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
+                return Some(result);
+            }
+            // The reply may be here, unread: an event loop that was held up sees its timers before its sockets.
+            tokio::task::yield_now().await;
+            if let Ok(result) = timeout(Duration::ZERO, &mut running).await {
                 return Some(result);
             }
             if batch.expire(clock::now(), &fault, self.index) && !is_late {
@@ -220,14 +232,21 @@ impl Lane {
         };
         let result = match timeout(self.timeout, trip).await {
             Ok(result) => result,
-            Err(_) => {
-                Err(Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") })
-            }
+            Err(_) => Err(Fault::late()),
         };
         result.map_err(|fault| {
             self.link.take();
             self.shard.failed(&fault);
             fault.on(self.index)
         })
+    }
+}
+
+/// Runs its closure when dropped: after a panic too the lane goes on.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
     }
 }

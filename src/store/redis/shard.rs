@@ -9,6 +9,7 @@ use super::fault::{self, Fault};
 use crate::store::ErrorKind;
 use crate::telemetry::metrics::ShardMetrics;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -24,7 +25,7 @@ pub(super) struct Shard {
     /// Told when the breaker opens: the probes begin.
     pub opened: Notify,
     breaker: Breaker,
-    last_error: Mutex<Option<(ErrorKind, String)>>,
+    last_error: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
     showing: Mutex<()>,
     gateways: AtomicU64,
     clock_skew_us: AtomicI64,
@@ -53,7 +54,7 @@ impl Shard {
     }
 
     pub fn last_error(&self) -> Option<String> {
-        self.last_error.lock().as_ref().map(|(_, text)| text.clone())
+        self.last_error.lock().as_ref().map(|(kind, text)| format!("{}: {text}", fault::text(*kind)))
     }
 
     /// The kind of the last error: what a check is told while the shard is open.
@@ -70,7 +71,7 @@ impl Shard {
     /// A call of checks failed, or could not be made.
     pub fn failed(&self, fault: &Fault) {
         self.note(fault);
-        if self.breaker.failed(fault.kind == ErrorKind::Auth) == Change::Opened {
+        if self.breaker.failed(fault.is_lasting(self.breaker.has_answered())) == Change::Opened {
             self.show();
             self.say_open(fault);
             self.opened.notify_one();
