@@ -187,6 +187,34 @@ fn a_core_that_was_held_up_past_the_deadline_still_takes_the_reply_that_is_there
 }
 
 #[test]
+fn a_connection_lost_with_many_calls_in_it_is_one_failure() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("reset", server.url())]);
+    on_a_core(async {
+        let client = Client::new(shards.clone());
+        ask(&client, check(1, 5)).await.unwrap();
+        server.stop();
+        let one = |client: Rc<Client>, key| async move { ask(&client, check(key, 5)).await };
+        let mut tasks = Vec::new();
+        for key in 0..10 {
+            tasks.push(tokio::task::spawn_local(one(client.clone(), key)));
+            // Each in a turn of its own, and so in a call of its own.
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        }
+        server.restart();
+        for task in tasks {
+            let error = task.await.unwrap().unwrap_err();
+            assert_eq!((error.kind, error.maybe_applied), (ErrorKind::Connect, true));
+        }
+        assert!(!shards.is_open(0));
+        assert!(ask(&client, check(1, 5)).await.unwrap().charged);
+        assert_eq!(shards.recoveries(0), 1);
+    });
+}
+
+#[test]
 fn a_crowd_at_a_hung_node_is_answered_within_its_deadline_and_only_some_of_it_was_sent() {
     let server = RedisServer::start();
     let shards = shards(&[("crowd", server.url())]);

@@ -181,13 +181,23 @@ impl Lane {
                 batch.answer(rows.into_iter());
             }
             Some(Err(fault)) => {
-                if !matches!(fault.kind, ErrorKind::Script | ErrorKind::Oom | ErrorKind::Loading) {
-                    // A broken connection is of no use, and a demoted primary's address may name another node by now.
-                    self.retire(&link);
-                }
-                self.shard.failed(&fault);
+                self.failed(&link, &fault);
                 batch.fail(fault.on(self.index));
             }
+        }
+    }
+
+    fn failed(&self, link: &Rc<Link>, fault: &Fault) {
+        if matches!(fault.kind, ErrorKind::Script | ErrorKind::Oom | ErrorKind::Loading) {
+            return self.shard.failed(fault);
+        }
+        // A broken connection is of no use, and a demoted primary's address may name another node by now.
+        let is_first = self.retire(link);
+        if is_first || fault.kind != ErrorKind::Connect {
+            self.shard.failed(fault);
+        } else {
+            // One connection was lost, however many calls were in it.
+            self.shard.note(fault);
         }
     }
 
@@ -217,11 +227,10 @@ impl Lane {
     }
 
     /// Starts no more calls on this connection; it ends with the last call in it, so no late reply meets another's question.
-    fn retire(&self, link: &Rc<Link>) {
-        let is_current = self.link.borrow().as_ref().is_some_and(|(current, _)| Rc::ptr_eq(current, link));
-        if is_current {
-            self.link.take();
-        }
+    /// Says whether it was the one in use.
+    fn retire(&self, link: &Rc<Link>) -> bool {
+        let mut current = self.link.borrow_mut();
+        current.take_if(|(current, _)| Rc::ptr_eq(current, link)).is_some()
     }
 
     /// One command outside the batches, for an operator.
