@@ -213,11 +213,6 @@ impl Lane {
             if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
                 return Some(result);
             }
-            // The reply may be here, unread: an event loop that was held up sees its timers before its sockets.
-            tokio::task::yield_now().await;
-            if let Ok(result) = timeout(Duration::ZERO, &mut running).await {
-                return Some(result);
-            }
             if batch.expire(clock::now(), &fault, self.index) && !is_late {
                 is_late = true;
                 self.retire(link);
