@@ -17,9 +17,11 @@
 -- Expiry each write sets it, to when the state says no more than none would, rounded up to ms. What is not such a state
 --        (another algorithm's, a stranger's) counts as none and is replaced.
 
-local KINDS = { fixed_window, sliding_window_log, sliding_window_counter, token_bucket }
+-- An algorithm's functions are made when a rule asks for them: a call mostly needs one or two.
+local MAKERS = { fixed_window, sliding_window_log, sliding_window_counter, token_bucket }
+local kinds = {}
 
-local arguments = ARGV
+local arguments, format = ARGV, string.format
 local now = tonumber(arguments[1])
 if now == 0 then
   local time = redis.call('TIME')
@@ -29,8 +31,10 @@ end
 local rules = {}
 local position = 3
 for i = 1, tonumber(arguments[2]) do
+  local algorithm = tonumber(arguments[position])
+  kinds[algorithm] = kinds[algorithm] or MAKERS[algorithm]()
   rules[i] = {
-    kind = KINDS[tonumber(arguments[position])],
+    kind = kinds[algorithm],
     units = tonumber(arguments[position + 1]),
     period = tonumber(arguments[position + 2]),
     burst = tonumber(arguments[position + 3]),
@@ -44,14 +48,25 @@ local checks = 0 -- of the groups before this one
 local reply = { now }
 local size = 1
 
--- The state of the check's key, read once a call. (A key asked for under two algorithms is another's state to each.)
+-- (Formatted here: Redis writes a number argument as a float, which takes longer.)
+local function write(state)
+  local life = ceil((state.kind.whole_at(state, state.rule) - now) / 1000)
+  if life > 0 then
+    redis.call('SET', state.key, state.kind.pack(state), 'PX', format('%d', life))
+  else
+    redis.call('DEL', state.key)
+  end
+end
+
+-- The state of the check's key, read once a call. If the call asks for it under two algorithms (during a reload), the last
+-- one's state is kept.
 local function state_of(check, rule)
   local key = KEYS[check]
   local state = states[key]
   if state and state.kind == rule.kind then return state end
+  if state and state.rule then write(state) end
   if not rule.kind.list then raws = raws or redis.call('MGET', unpack(KEYS)) end
   state = rule.kind.load(not state and raws and raws[check], key, rule, now)
-  state.kind, state.key = rule.kind, key
   states[key] = state
   return state
 end
@@ -85,22 +100,24 @@ local function look(state, rule, cost)
   return admitted, left
 end
 
+local group_rules, group_costs, group_states = {}, {}, {}
+
 local function check_group(count)
-  local first, passes = size, true
+  local flags, passes = size + 1, true
   for i = 1, count do
-    local rule = rules[tonumber(arguments[position + 2 * i - 2])]
-    local admitted = look(state_of(checks + i, rule), rule, tonumber(arguments[position + 2 * i - 1]))
-    if rule.enforced and not admitted then passes = false end
+    local rule, cost = rules[tonumber(arguments[position])], tonumber(arguments[position + 1])
+    local state = state_of(checks + i, rule)
+    position = position + 2
+    group_rules[i], group_costs[i], group_states[i] = rule, cost, state
+    if not look(state, rule, cost) and rule.enforced then passes = false end
   end
   for i = 1, passes and count or 0 do
-    local flags = first + 4 * i - 3
     if reply[flags] == 1 then
-      local rule = rules[tonumber(arguments[position + 2 * i - 2])]
-      charge(state_of(checks + i, rule), rule, tonumber(arguments[position + 2 * i - 1]))
+      charge(group_states[i], group_rules[i], group_costs[i])
       reply[flags] = 3
     end
+    flags = flags + 4
   end
-  position = position + 2 * count
 end
 
 local function single(operation)
@@ -134,13 +151,7 @@ while position <= #arguments do
 end
 
 for i = 1, #written do
-  local state = written[i]
-  local life = ceil((state.kind.whole_at(state, state.rule) - now) / 1000)
-  if life > 0 then
-    redis.call('SET', state.key, state.kind.pack(state), 'PX', life)
-  else
-    redis.call('DEL', state.key)
-  end
+  if states[written[i].key] == written[i] then write(written[i]) end
 end
 
 return reply

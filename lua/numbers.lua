@@ -3,6 +3,7 @@
 
 local LARGEST = 9007199254740992
 local fmod, min, max, ceil = math.fmod, math.min, math.max, math.ceil
+local byte, pack, unpack_from = string.byte, struct.pack, struct.unpack
 
 -- floor((a * b + add) / d), stopped at 2^53, and the remainder.
 local function multiply_divide(a, b, add, d)
@@ -48,10 +49,10 @@ local function window_start(at, period)
   return at - fmod(at, period)
 end
 
--- The whole numbers of a packed state behind its one-byte tag; none if it is not such a state.
-local function unpack_state(raw, tag, format, wide_tag, wide_format)
+-- The whole numbers of a packed state behind its one-byte tag, narrow or wide; none if it is not such a state.
+local function unpack_state(raw, tag, size, format, wide_tag, wide_size, wide_format)
   if not raw then return end
-  local first = raw:sub(1, 1)
-  if first == wide_tag then format = wide_format elseif first ~= tag then return end
-  if #raw == 1 + struct.size(format) then return struct.unpack(format, raw, 2) end
+  local first = byte(raw)
+  if first == tag and #raw == size then return unpack_from(format, raw, 2) end
+  if first == wide_tag and #raw == wide_size then return unpack_from(wide_format, raw, 2) end
 end

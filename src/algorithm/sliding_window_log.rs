@@ -80,12 +80,16 @@ impl Transition for Log {
     }
 
     fn release(&mut self, quota: &Quota, now: Micros, cost: u64, charged_at: Micros) {
-        let (first, _) = self.live(quota, now);
+        let (first, live) = self.live(quota, now);
         let Ok(index) = self.entries.binary_search_by_key(&charged_at, |entry| entry.at) else { return };
         if index < first {
             return;
         }
         let given = cost.min(self.entries[index].units);
+        if given == live {
+            *self = Self::default();
+            return;
+        }
         self.entries[index].units -= given;
         self.total -= given;
         if self.entries[index].units == 0 {

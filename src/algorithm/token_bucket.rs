@@ -37,7 +37,7 @@ impl Bucket {
 
     /// The same bucket, told from the latest instant a token's refill began: the phase is 0 wherever N divides W, and the
     /// stored form short.
-    fn from_last_token(self, quota: &Quota) -> Self {
+    fn told_from_last_token(self, quota: &Quota) -> Self {
         Self { at: self.at.saturating_sub(self.phase / quota.units), phase: self.phase % quota.units, ..self }
     }
 
@@ -67,7 +67,7 @@ impl Transition for Bucket {
 
     fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         let bucket = self.at(quota, now);
-        *self = Self { used: bucket.used + cost, ..bucket }.from_last_token(quota);
+        *self = Self { used: bucket.used + cost, ..bucket }.told_from_last_token(quota);
     }
 
     fn release(&mut self, quota: &Quota, now: Micros, cost: u64, charged_at: Micros) {
@@ -76,7 +76,7 @@ impl Transition for Bucket {
             return;
         }
         *self = if cost < bucket.used {
-            Self { used: bucket.used - cost, ..bucket }.from_last_token(quota)
+            Self { used: bucket.used - cost, ..bucket }.told_from_last_token(quota)
         } else {
             Self::default()
         };
