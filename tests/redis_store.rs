@@ -2,52 +2,28 @@
 
 mod support;
 
-use staunch::algorithm::{Algorithm, Quota};
-use staunch::store::redis::{Client, Node, Settings, Shards};
-use staunch::store::{Answer, Check, CounterKey};
-use staunch::units::Secret;
+use staunch::algorithm::Algorithm;
+use staunch::store::redis::{Client, Settings, Shards};
+use staunch::store::{Answer, Check};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use support::redis::RedisServer;
+use support::store::{check, key_on, on_a_core, until};
 
-/// Long, so that a busy machine makes no test fail; the tests of failures have their own.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
+/// With a timeout that no busy machine reaches.
 fn settings(servers: &[RedisServer]) -> Settings {
-    let node = |(i, server): (usize, &RedisServer)| Node { name: format!("n{i}"), url: Secret::new(server.url()) };
-    Settings {
-        nodes: servers.iter().enumerate().map(node).collect(),
-        timeout: TIMEOUT,
-        failures: 3,
-        retry_after: Duration::from_millis(50),
-        key_prefix: "staunch".to_owned(),
-    }
+    let names: Vec<_> = (0..servers.len()).map(|i| format!("n{i}")).collect();
+    let nodes: Vec<_> = names.iter().map(String::as_str).zip(servers.iter().map(RedisServer::url)).collect();
+    Settings { timeout: Duration::from_secs(20), ..support::store::settings(&nodes) }
 }
 
 fn servers(count: usize) -> Vec<RedisServer> {
     (0..count).map(|_| RedisServer::start()).collect()
 }
 
-/// Runs a test as a core runs: one thread, tasks that need not be `Send`.
-fn on_a_core<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap();
-    runtime.block_on(future)
-}
-
-fn check(key: u128, algorithm: Algorithm, units: u64) -> Check {
-    let quota = Quota { units, period_us: 3_600_000_000, burst: units };
-    Check { key: CounterKey(key), algorithm, quota, cost: 1, enforced: true }
-}
-
-/// A key that lies on the given shard.
-fn key_on(shards: &Shards, shard: usize, seed: u64) -> u128 {
-    let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(|| random.u128(..)).find(|key| shards.shard_of(CounterKey(*key)) == shard).unwrap()
-}
-
 async fn one(client: &Client, check: Check) -> Answer {
-    client.decide(&[check]).await[0].expect("the node answers")
+    support::store::ask(client, check).await.expect("the node answers")
 }
 
 fn commands(server: &RedisServer, command: &[&str]) -> redis::Value {
@@ -100,7 +76,7 @@ fn of_three_tiers_on_three_shards_an_exhausted_one_is_seen_and_the_others_can_be
         let client = Client::new(shards.clone());
         for dry in 0..3 {
             let tier = |shard: usize| {
-                let key = key_on(&shards, shard, 10 + dry as u64);
+                let key = key_on(&shards, shard, 10 + dry);
                 check(key, Algorithm::SlidingWindowCounter, if shard == dry { 2 } else { 50 })
             };
             let tiers = [tier(0), tier(1), tier(2)];
@@ -133,7 +109,7 @@ fn answers_come_in_the_order_of_the_checks_wherever_their_keys_lie() {
         let checks: Vec<_> = homes
             .iter()
             .enumerate()
-            .map(|(i, home)| check(key_on(&shards, *home, i as u64), Algorithm::FixedWindow, 100 + i as u64))
+            .map(|(i, home)| check(key_on(&shards, *home, i), Algorithm::FixedWindow, 100 + i as u64))
             .collect();
         let answers = client.decide(&checks).await;
         assert_eq!(answers.len(), checks.len());
@@ -221,9 +197,7 @@ fn every_key_carries_the_prefix_and_expires() {
             client.give_back(&check, answer.at_us).await.unwrap();
             client.charge_up_to(&check).await.unwrap();
         }
-        while shards.clock_skew_us(0).is_none() {
-            tokio::task::yield_now().await;
-        }
+        until(|| shards.clock_skew_us(0).is_some()).await;
         watch.abort();
     });
     let mut connection = redis::Client::open(servers[0].url()).unwrap().get_connection().unwrap();
@@ -272,15 +246,14 @@ fn a_charge_of_what_was_admitted_elsewhere_takes_what_fits_and_no_more() {
 #[test]
 fn gateways_see_each_other_and_forget_nobody_while_a_shard_is_down() {
     let mut servers = servers(2);
-    let gateways: Vec<_> =
-        (0..3).map(|i| Shards::of_gateway(settings(&servers), format!("gateway-{i}"))).collect::<Vec<Arc<Shards>>>();
+    let gateways: Vec<_> = (0..3)
+        .map(|i| Shards::of_gateway(settings(&servers), format!("gateway-{i}"), None))
+        .collect::<Vec<Arc<Shards>>>();
     on_a_core(async {
         assert_eq!(gateways[0].gateways(), 1);
         for (i, gateway) in gateways.iter().enumerate() {
             let watch = tokio::spawn(gateway.clone().maintain());
-            while !(0..2).all(|shard| gateway.clock_skew_us(shard).is_some()) {
-                tokio::task::yield_now().await;
-            }
+            until(|| (0..2).all(|shard| gateway.clock_skew_us(shard).is_some())).await;
             watch.abort();
             assert_eq!(gateway.gateways(), i as u64 + 1);
         }
@@ -288,5 +261,33 @@ fn gateways_see_each_other_and_forget_nobody_while_a_shard_is_down() {
         assert_eq!(gateways[2].gateways(), 3);
         let skew = gateways[0].clock_skew_us(0).unwrap();
         assert!(skew.abs() < 1_000_000, "the same machine, {skew} µs apart");
+    });
+}
+
+#[test]
+fn after_a_reload_a_node_that_stayed_keeps_its_state_and_one_that_left_leaves_the_metrics() {
+    let mut servers = servers(3);
+    let name =
+        |settings: &mut Settings| settings.nodes.iter_mut().for_each(|node| node.name.insert_str(0, "reloaded-"));
+    let (mut before, mut after) = (settings(&servers[..2]), settings(&servers));
+    name(&mut before);
+    name(&mut after);
+    after.nodes.remove(0);
+    after.nodes.reverse();
+    on_a_core(async {
+        let shards = Shards::new(before);
+        let client = Client::new(shards.clone());
+        let key = key_on(&shards, 1, 1);
+        one(&client, check(key, Algorithm::FixedWindow, 5)).await;
+        let shards = Shards::reloaded(after, &shards);
+        let up: Vec<_> = shards.health().into_iter().map(|shard| (shard.name, shard.up)).collect();
+        assert_eq!(up, [("reloaded-n2".to_owned(), false), ("reloaded-n1".to_owned(), true)]);
+        let page = staunch::telemetry::metrics::render();
+        assert!(page.contains("staunch_store_up{shard=\"reloaded-n1\"} 1"));
+        assert!(!page.contains("staunch_store_up{shard=\"reloaded-n0\"}"));
+        servers[1].kill();
+        let client = Client::new(shards.clone());
+        let check = check(key_on(&shards, 1, 2), Algorithm::FixedWindow, 5);
+        assert_eq!(client.decide(&[check]).await[0].unwrap_err().shard, 1);
     });
 }

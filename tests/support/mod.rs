@@ -2,4 +2,6 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod link;
+pub mod log;
 pub mod redis;
+pub mod store;

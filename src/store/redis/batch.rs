@@ -52,6 +52,10 @@ impl Job {
 }
 
 /// What a node replied to one job.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly every reply is of the large kind; a box would cost it an allocation"
+)]
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Reply {
     Decided(SmallVec<[Answer; 4]>),

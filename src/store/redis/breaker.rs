@@ -1,8 +1,8 @@
 //! When a shard is left alone. Shared by all cores, without locks.
 //!
-//! A shard starts unknown; its first answer makes it up, its first failure opens it. Once up it opens after a number of
-//! failures in a row, or at once when waiting cannot help. Open, it is closed by a probe only: a reply that was on its way
-//! when it opened says nothing about the next one.
+//! A shard starts unknown, and its first answer makes it up. It opens after a number of failures in a row, or at once when
+//! the failure is a lasting one. Open, it is closed by a probe only: a reply that was on its way when it opened says nothing
+//! about the next one.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -47,6 +47,11 @@ impl Breaker {
         self.phase.load(Ordering::Relaxed) == UP
     }
 
+    /// Whether it ever answered, or is known not to.
+    pub fn has_answered(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) != UNKNOWN
+    }
+
     /// How often the shard answered again after failures, whether or not they had opened it.
     pub fn recoveries(&self) -> u64 {
         self.recoveries.load(Ordering::Acquire)
@@ -73,14 +78,14 @@ impl Breaker {
         if self.moves(UNKNOWN, UP) { Change::Up } else { Change::None }
     }
 
-    /// A call failed; `hopeless` when the next would fail as well (wrong credentials).
-    pub fn failed(&self, hopeless: bool) -> Change {
+    /// A call failed; `lasting` when the next would fail as well.
+    pub fn failed(&self, lasting: bool) -> Change {
         let phase = self.phase.load(Ordering::Relaxed);
         if phase == OPEN {
             return Change::None;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let opens = phase == UNKNOWN || hopeless || failures >= self.failures_max;
+        let opens = lasting || failures >= self.failures_max;
         if opens && self.moves(phase, OPEN) {
             self.openings.fetch_add(1, Ordering::Relaxed);
             return Change::Opened;
@@ -136,14 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_never_answered_opens_at_its_first_failure() {
-        let breaker = Breaker::new(5);
-        assert!(!breaker.is_up() && !breaker.is_open());
-        assert_eq!(breaker.failed(false), Change::Opened);
+    fn a_shard_that_never_answered_is_neither_up_nor_open_and_opens_like_another() {
+        let breaker = Breaker::new(2);
+        assert!(!breaker.is_up() && !breaker.is_open() && !breaker.has_answered());
+        assert_eq!([breaker.failed(false), breaker.failed(false)], [Change::None, Change::Opened]);
+        assert_eq!(Breaker::new(5).failed(true), Change::Opened);
     }
 
     #[test]
-    fn wrong_credentials_open_it_at_once() {
+    fn a_lasting_failure_opens_it_at_once() {
         assert_eq!(up(5).failed(true), Change::Opened);
     }
 

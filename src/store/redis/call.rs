@@ -29,7 +29,11 @@ pub(super) async fn run(mut connection: MultiplexedConnection, call: &Call<'_>) 
         reply = send(&mut connection, &with_source(&command)).await;
     }
     let reply = reply.map_err(|error| Fault::calling(&error))?;
-    call.read(&reply).map_err(|error| Fault { kind: ErrorKind::Script, text: error.to_string(), maybe_applied: true })
+    call.read(&reply).map_err(|error| Fault {
+        kind: ErrorKind::Script,
+        text: error.to_string().into(),
+        maybe_applied: true,
+    })
 }
 
 async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<Value> {

@@ -12,13 +12,17 @@ use redis::{
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
+
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Where a node is and how to enter.
 pub(super) struct Target {
@@ -53,6 +57,7 @@ impl Drop for Link {
 }
 
 /// What is wrong with a node's URL, if anything; never quotes it, for it may hold a password.
+#[must_use]
 pub fn url_problem(url: &str) -> Option<String> {
     parse(url).err()
 }
@@ -109,6 +114,8 @@ async fn tcp(host: &str, port: u16) -> Result<TcpStream, Fault> {
     let connected = async {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
+        // So that an idle connection which a firewall forgot is known dead before the next check is written into it.
+        SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
         Ok(stream)
     };
     connected.await.map_err(|error: io::Error| connect_fault(&error.to_string()))
@@ -157,5 +164,5 @@ fn trust() -> Result<TlsConnector, String> {
 }
 
 fn connect_fault(text: &str) -> Fault {
-    Fault::before(ErrorKind::Connect, text)
+    Fault::before(ErrorKind::Connect, text.to_owned())
 }

@@ -3,21 +3,30 @@
 use crate::store::{ErrorKind, StoreError};
 use crate::telemetry::metrics::{Label, StoreErrorKind};
 use redis::{RedisError, ServerErrorKind};
+use std::borrow::Cow;
+
+/// What a node says instead of running a script that writes, and that has no kind of its own.
+const REFUSALS: [&str; 6] = ["BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "NOREPLICAS"];
 
 /// A failed call, before it is known whose checks were in it.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub kind: ErrorKind,
     /// What a person should read; holds no secret.
-    pub text: String,
+    pub text: Cow<'static, str>,
     /// Whether the node may have run the call all the same.
     pub maybe_applied: bool,
 }
 
 impl Fault {
     /// A failure before anything was sent.
-    pub fn before(kind: ErrorKind, text: impl Into<String>) -> Self {
+    pub fn before(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, text: text.into(), maybe_applied: false }
+    }
+
+    /// A call that was sent, and whose reply did not come in time.
+    pub fn late() -> Self {
+        Self { kind: ErrorKind::Timeout, text: "no reply within the timeout".into(), maybe_applied: true }
     }
 
     /// A failure while connecting; nothing that counts was sent yet.
@@ -34,10 +43,15 @@ impl Fault {
             ErrorKind::Auth | ErrorKind::Readonly | ErrorKind::Loading | ErrorKind::Oom => false,
             ErrorKind::Script => !is_no_script(error),
             ErrorKind::Timeout | ErrorKind::Connect => true,
-            ErrorKind::Other => error.code() != Some("BUSY"),
+            ErrorKind::Other => !error.code().is_some_and(|code| REFUSALS.contains(&code)),
         };
-        let text = if kind == ErrorKind::Auth { auth_text(error) } else { error.to_string() };
+        let text = if kind == ErrorKind::Auth { auth_text(error) } else { error.to_string() }.into();
         Self { kind, text, maybe_applied }
+    }
+
+    /// Whether the next call would fail as well, so that waiting for more failures is of no use.
+    pub fn is_lasting(&self, ever_answered: bool) -> bool {
+        self.kind == ErrorKind::Auth || (self.kind == ErrorKind::Connect && !ever_answered)
     }
 
     pub fn on(&self, shard: usize) -> StoreError {
@@ -76,11 +90,10 @@ fn server_kind(kind: ServerErrorKind, detail: &str) -> ErrorKind {
         ServerErrorKind::BusyLoading => ErrorKind::Loading,
         ServerErrorKind::ReadOnly => ErrorKind::Readonly,
         ServerErrorKind::NoPerm => ErrorKind::Auth,
-        ServerErrorKind::NoScript => ErrorKind::Script,
         // Redis before 7 wraps what a command in a script was refused with into the script's own error.
         ServerErrorKind::ResponseError if detail.contains("-OOM ") => ErrorKind::Oom,
         ServerErrorKind::ResponseError if detail.contains("-READONLY ") => ErrorKind::Readonly,
-        ServerErrorKind::ResponseError => ErrorKind::Script,
+        ServerErrorKind::NoScript | ServerErrorKind::ResponseError => ErrorKind::Script,
         _ => ErrorKind::Other,
     }
 }
@@ -100,4 +113,43 @@ pub(super) fn label(kind: ErrorKind) -> StoreErrorKind {
 
 pub(super) fn text(kind: ErrorKind) -> &'static str {
     label(kind).text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(reply: &str) -> Fault {
+        let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
+        Fault::calling(&value.extract_error().unwrap_err())
+    }
+
+    #[test]
+    fn what_a_node_says_is_told_apart_and_only_a_broken_script_may_have_charged() {
+        let cases = [
+            ("-LOADING Redis is loading the dataset in memory\r\n", ErrorKind::Loading, false),
+            ("-READONLY You can't write against a read only replica.\r\n", ErrorKind::Readonly, false),
+            ("-OOM command not allowed when used memory > 'maxmemory'.\r\n", ErrorKind::Oom, false),
+            ("-ERR Error running script (call to f_1): @user_script:1: -OOM command not\r\n", ErrorKind::Oom, false),
+            ("-NOAUTH Authentication required.\r\n", ErrorKind::Auth, false),
+            ("-WRONGPASS invalid username-password pair or user is disabled.\r\n", ErrorKind::Auth, false),
+            ("-NOPERM this user has no permissions to run the 'evalsha' command\r\n", ErrorKind::Auth, false),
+            ("-NOSCRIPT No matching script. Please use EVAL.\r\n", ErrorKind::Script, false),
+            ("-ERR user_script:7: attempt to index a nil value\r\n", ErrorKind::Script, true),
+            ("-BUSY Redis is busy running a script.\r\n", ErrorKind::Other, false),
+            ("-MISCONF Redis is configured to save RDB snapshots\r\n", ErrorKind::Other, false),
+            ("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", ErrorKind::Other, true),
+        ];
+        for (reply, kind, maybe_applied) in cases {
+            let fault = told(reply);
+            assert_eq!((fault.kind, fault.maybe_applied), (kind, maybe_applied), "{reply}: {}", fault.text);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_broke_may_have_charged_and_one_that_was_never_made_has_not() {
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert_eq!((Fault::calling(&broken).kind, Fault::calling(&broken).maybe_applied), (ErrorKind::Connect, true));
+        assert!(!Fault::connecting(&broken).maybe_applied);
+    }
 }

@@ -34,6 +34,8 @@ pub(super) type Outcome = Result<Reply, StoreError>;
 
 #[derive(Debug)]
 pub(super) struct Lane {
+    /// Of the shard, in the list of shards.
+    index: usize,
     shard: Arc<Shard>,
     timeout: Duration,
     prefix: Arc<str>,
@@ -46,8 +48,9 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn new(shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
+    pub fn new(index: usize, shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
         Rc::new(Self {
+            index,
             shard,
             timeout,
             prefix,
@@ -64,12 +67,12 @@ impl Lane {
     pub fn ask(self: &Rc<Self>, job: Job) -> oneshot::Receiver<Outcome> {
         let (answer, receiver) = oneshot::channel();
         if self.shard.breaker().is_open() {
-            let _ = answer.send(Err(self.shard.open_error()));
+            let _ = answer.send(Err(self.open_error()));
             return receiver;
         }
         if self.queue.borrow().len() >= QUEUE_MAX {
             let fault = Fault::before(ErrorKind::Timeout, "queue full");
-            let _ = answer.send(Err(fault.on(self.shard.index)));
+            let _ = answer.send(Err(fault.on(self.index)));
             // Too much is asked here; that says nothing about the shard.
             self.shard.note(&fault);
             return receiver;
@@ -81,30 +84,40 @@ impl Lane {
         receiver
     }
 
+    /// Nothing was sent.
+    fn open_error(&self) -> StoreError {
+        StoreError { kind: self.shard.last_kind(), shard: self.index, maybe_applied: false }
+    }
+
     async fn flush(self: Rc<Self>) {
-        while let Some((link, batch)) = self.next_batch().await {
-            let call = self.clone().call(link, batch);
-            if self.queue.borrow().is_empty() {
-                // The last one needs no task of its own; what comes meanwhile starts another flush.
-                self.flushing.set(false);
-                return call.await;
-            }
-            tokio::task::spawn_local(call);
+        if let Some((link, batch)) = self.send_all_but_last().await {
+            self.call(link, batch).await;
         }
-        self.flushing.set(false);
+    }
+
+    /// The last batch needs no task of its own; what comes while it is under way starts another flush.
+    async fn send_all_but_last(self: &Rc<Self>) -> Option<(Rc<Link>, Queue)> {
+        let _flushing = OnDrop(|| self.flushing.set(false));
+        while let Some((link, batch)) = self.next_batch().await {
+            if self.queue.borrow().is_empty() {
+                return Some((link, batch));
+            }
+            tokio::task::spawn_local(self.clone().call(link, batch));
+        }
+        None
     }
 
     /// Waits for a connection and a free call, at most as long as somebody waits for them. `None`: nobody waits any more.
     async fn next_batch(&self) -> Option<(Rc<Link>, Queue)> {
         loop {
             if self.shard.breaker().is_open() {
-                self.queue.borrow_mut().fail(self.shard.open_error());
+                self.queue.borrow_mut().fail(self.open_error());
             }
             let deadline = self.queue.borrow().next_deadline()?;
             let ready = timeout_at(deadline.into(), self.ready()).await;
             // Whose deadline has passed before the call leaves is not sent at all.
             let fault = Fault::before(ErrorKind::Timeout, "no connection within the timeout");
-            if self.queue.borrow_mut().expire(clock::now(), &fault, self.shard.index) {
+            if self.queue.borrow_mut().expire(clock::now(), &fault, self.index) {
                 self.shard.failed(&fault);
             }
             match ready {
@@ -118,7 +131,7 @@ impl Lane {
                 }
                 Ok(Err(fault)) => {
                     self.shard.failed(&fault);
-                    self.queue.borrow_mut().fail(fault.on(self.shard.index));
+                    self.queue.borrow_mut().fail(fault.on(self.index));
                 }
             }
         }
@@ -151,14 +164,16 @@ impl Lane {
     }
 
     async fn call(self: Rc<Self>, link: Rc<Link>, mut batch: Queue) {
+        let _call = OnDrop(|| {
+            self.calls.set(self.calls.get() - 1);
+            self.call_ended.notify_one();
+        });
         self.shard.metrics.requests.inc();
         let started = clock::now();
         let outcome = self.rows(&link, &mut batch).await;
         let ended = clock::now();
         self.last_reply.set(ended);
         self.shard.observe(ended.duration_since(started));
-        self.calls.set(self.calls.get() - 1);
-        self.call_ended.notify_one();
         match outcome {
             None => {}
             Some(Ok(rows)) => {
@@ -166,13 +181,23 @@ impl Lane {
                 batch.answer(rows.into_iter());
             }
             Some(Err(fault)) => {
-                if !matches!(fault.kind, ErrorKind::Script | ErrorKind::Oom | ErrorKind::Loading) {
-                    // A broken connection is of no use, and a demoted primary's address may name another node by now.
-                    self.retire(&link);
-                }
-                self.shard.failed(&fault);
-                batch.fail(fault.on(self.shard.index));
+                self.failed(&link, &fault);
+                batch.fail(fault.on(self.index));
             }
+        }
+    }
+
+    fn failed(&self, link: &Rc<Link>, fault: &Fault) {
+        if matches!(fault.kind, ErrorKind::Script | ErrorKind::Oom | ErrorKind::Loading) {
+            return self.shard.failed(fault);
+        }
+        // A broken connection is of no use, and a demoted primary's address may name another node by now.
+        let is_first = self.retire(link);
+        if is_first || fault.kind != ErrorKind::Connect {
+            self.shard.failed(fault);
+        } else {
+            // One connection was lost, however many calls were in it.
+            self.shard.note(fault);
         }
     }
 
@@ -181,14 +206,14 @@ impl Lane {
     async fn rows(&self, link: &Rc<Link>, batch: &mut Queue) -> Option<Result<Vec<Told>, Fault>> {
         let call = call::encode(&self.prefix, batch.jobs());
         let mut running = pin!(call::run(link.connection(), &call));
-        let fault = Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") };
+        let fault = Fault::late();
         let mut is_late = false;
         loop {
             let deadline = batch.next_deadline()?;
             if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
                 return Some(result);
             }
-            if batch.expire(clock::now(), &fault, self.shard.index) && !is_late {
+            if batch.expire(clock::now(), &fault, self.index) && !is_late {
                 is_late = true;
                 self.retire(link);
                 self.shard.failed(&fault);
@@ -197,11 +222,10 @@ impl Lane {
     }
 
     /// Starts no more calls on this connection; it ends with the last call in it, so no late reply meets another's question.
-    fn retire(&self, link: &Rc<Link>) {
-        let is_current = self.link.borrow().as_ref().is_some_and(|(current, _)| Rc::ptr_eq(current, link));
-        if is_current {
-            self.link.take();
-        }
+    /// Says whether it was the one in use.
+    fn retire(&self, link: &Rc<Link>) -> bool {
+        let mut current = self.link.borrow_mut();
+        current.take_if(|(current, _)| Rc::ptr_eq(current, link)).is_some()
     }
 
     /// One command outside the batches, for an operator.
@@ -212,14 +236,21 @@ impl Lane {
         };
         let result = match timeout(self.timeout, trip).await {
             Ok(result) => result,
-            Err(_) => {
-                Err(Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no reply within the timeout") })
-            }
+            Err(_) => Err(Fault::late()),
         };
         result.map_err(|fault| {
             self.link.take();
             self.shard.failed(&fault);
-            fault.on(self.shard.index)
+            fault.on(self.index)
         })
+    }
+}
+
+/// Runs its closure when dropped: after a panic too the lane goes on.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
     }
 }

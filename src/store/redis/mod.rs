@@ -57,7 +57,7 @@ pub struct Shards {
     settings: Settings,
     gateway: String,
     ring: Ring,
-    shards: Vec<Arc<Shard>>,
+    list: Vec<Arc<Shard>>,
 }
 
 /// A shard's state as `/status` and `/readyz` tell it.
@@ -78,16 +78,30 @@ static GATEWAY: LazyLock<String> = LazyLock::new(|| format!("{:032x}", fastrand:
 impl Shards {
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
-        Self::of_gateway(settings, GATEWAY.clone())
+        Self::of_gateway(settings, GATEWAY.clone(), None)
+    }
+
+    /// After a reload: nodes that stayed the same keep their breaker and health, and nodes that left leave the metrics.
+    #[must_use]
+    pub fn reloaded(settings: Settings, before: &Self) -> Arc<Self> {
+        let next = Self::of_gateway(settings, before.gateway.clone(), Some(before));
+        let stays = |shard: &Arc<Shard>| next.list.iter().any(|other| other.name == shard.name);
+        before.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
+        next
     }
 
     /// As the gateway of the given name, unique among all that share the nodes.
     #[must_use]
-    pub fn of_gateway(settings: Settings, gateway: String) -> Arc<Self> {
+    pub fn of_gateway(settings: Settings, gateway: String, before: Option<&Self>) -> Arc<Self> {
         let ring = Ring::new(settings.nodes.iter().map(|node| node.name.as_str()));
-        let shard = |(index, node)| Arc::new(Shard::new(index, node, settings.failures));
-        let shards = settings.nodes.iter().enumerate().map(shard).collect();
-        Arc::new(Self { gateway, ring, shards, settings })
+        let shard = |node| {
+            let kept = before.filter(|before| before.settings.failures == settings.failures);
+            let kept =
+                kept.and_then(|before| before.list.iter().zip(&before.settings.nodes).find(|(_, old)| *old == node));
+            kept.map_or_else(|| Arc::new(Shard::new(node, settings.failures)), |(shard, _)| shard.clone())
+        };
+        let list = settings.nodes.iter().map(shard).collect();
+        Arc::new(Self { settings, gateway, ring, list })
     }
 
     #[must_use]
@@ -98,7 +112,7 @@ impl Shards {
             degraded: shard.breaker().is_open(),
             last_error: shard.last_error(),
         };
-        self.shards.iter().map(health).collect()
+        self.list.iter().map(health).collect()
     }
 
     /// Which shard holds a key: the highest hash of (node name, key).
@@ -115,26 +129,26 @@ impl Shards {
     /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
     #[must_use]
     pub fn gateways(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.gateways()).max().unwrap_or(1).max(1)
+        self.list.iter().map(|shard| shard.gateways()).max().unwrap_or(1).max(1)
     }
 
     /// Counts how often the shard answered again after failures, whether they had opened its breaker or not; the limiter
     /// compares it to know when to charge what was admitted meanwhile.
     #[must_use]
     pub fn recoveries(&self, shard: usize) -> u64 {
-        self.shards[shard].breaker().recoveries()
+        self.list[shard].breaker().recoveries()
     }
 
     /// The shard's breaker is open: a check would fail at once.
     #[must_use]
     pub fn is_open(&self, shard: usize) -> bool {
-        self.shards[shard].breaker().is_open()
+        self.list[shard].breaker().is_open()
     }
 
     /// How far the node's clock is ahead of this process's, in microseconds; `None` before the first heartbeat.
     #[must_use]
     pub fn clock_skew_us(&self, shard: usize) -> Option<i64> {
-        self.shards[shard].clock_skew_us()
+        self.list[shard].clock_skew_us()
     }
 
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
@@ -161,7 +175,7 @@ impl Shards {
     }
 
     fn all(&self) -> &[Arc<Shard>] {
-        &self.shards
+        &self.list
     }
 
     fn settings(&self) -> &Settings {
@@ -194,9 +208,11 @@ impl Client {
     #[must_use]
     pub fn new(shards: Arc<Shards>) -> Rc<Self> {
         let prefix: Arc<str> = shards.settings.key_prefix.as_str().into();
-        let lane = |shard: &Arc<Shard>| Lane::new(shard.clone(), shards.settings.timeout, prefix.clone());
-        let lanes = shards.shards.iter().map(lane).collect();
-        Rc::new(Self { lanes, shards })
+        let lane = |(index, shard): (usize, &Arc<Shard>)| {
+            Lane::new(index, shard.clone(), shards.settings.timeout, prefix.clone())
+        };
+        let lanes = shards.list.iter().enumerate().map(lane).collect();
+        Rc::new(Self { shards, lanes })
     }
 
     /// One call per shard, all at the same time; each shard's group is all or nothing. Ends within the timeout.

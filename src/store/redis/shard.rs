@@ -7,9 +7,10 @@ use super::breaker::{Breaker, Change};
 use super::connect::Target;
 use super::debts::Debts;
 use super::fault::{self, Fault};
-use crate::store::{ErrorKind, StoreError};
+use crate::store::ErrorKind;
 use crate::telemetry::metrics::ShardMetrics;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -19,7 +20,6 @@ const UNMEASURED: i64 = i64::MIN;
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    pub index: usize,
     pub name: String,
     pub target: Target,
     pub metrics: ShardMetrics,
@@ -28,18 +28,18 @@ pub(super) struct Shard {
     /// What was admitted without it.
     pub debts: Debts,
     breaker: Breaker,
-    last_error: Mutex<Option<(ErrorKind, String)>>,
+    last_error: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
+    showing: Mutex<()>,
     gateways: AtomicU64,
     clock_skew_us: AtomicI64,
 }
 
 impl Shard {
-    pub fn new(index: usize, node: &Node, failures_max: u32) -> Self {
+    pub fn new(node: &Node, failures_max: u32) -> Self {
         let metrics = ShardMetrics::new(&node.name);
         metrics.up(false);
         metrics.degraded(false);
         Self {
-            index,
             name: node.name.clone(),
             target: Target::new(node),
             metrics,
@@ -47,6 +47,7 @@ impl Shard {
             debts: Debts::default(),
             breaker: Breaker::new(failures_max),
             last_error: Mutex::new(None),
+            showing: Mutex::new(()),
             gateways: AtomicU64::new(0),
             clock_skew_us: AtomicI64::new(UNMEASURED),
         }
@@ -57,13 +58,12 @@ impl Shard {
     }
 
     pub fn last_error(&self) -> Option<String> {
-        self.last_error.lock().as_ref().map(|(_, text)| text.clone())
+        self.last_error.lock().as_ref().map(|(kind, text)| format!("{}: {text}", fault::text(*kind)))
     }
 
-    /// What a check is told while the shard is open; nothing was sent.
-    pub fn open_error(&self) -> StoreError {
-        let kind = self.last_error.lock().as_ref().map_or(ErrorKind::Other, |(kind, _)| *kind);
-        StoreError { kind, shard: self.index, maybe_applied: false }
+    /// The kind of the last error: what a check is told while the shard is open.
+    pub fn last_kind(&self) -> ErrorKind {
+        self.last_error.lock().as_ref().map_or(ErrorKind::Other, |(kind, _)| *kind)
     }
 
     pub fn answered(&self) {
@@ -75,9 +75,8 @@ impl Shard {
     /// A call of checks failed, or could not be made.
     pub fn failed(&self, fault: &Fault) {
         self.note(fault);
-        if self.breaker.failed(fault.kind == ErrorKind::Auth) == Change::Opened {
-            self.metrics.up(false);
-            self.metrics.degraded(true);
+        if self.breaker.failed(fault.is_lasting(self.breaker.has_answered())) == Change::Opened {
+            self.show();
             self.say_open(fault);
             self.opened.notify_one();
         }
@@ -91,7 +90,7 @@ impl Shard {
 
     /// A probe of an open shard failed: nothing changed, unless it turns out that the credentials are wrong.
     pub fn still_open(&self, fault: &Fault) {
-        let before = self.open_error().kind;
+        let before = self.last_kind();
         self.note(fault);
         if fault.kind == ErrorKind::Auth && before != ErrorKind::Auth {
             self.say_open(fault);
@@ -104,9 +103,15 @@ impl Shard {
         *self.last_error.lock() = Some((fault.kind, fault.text.clone()));
     }
 
+    /// Sets the gauges to the state as it is now: of two changes at once, the later to come here tells the truth for both.
+    fn show(&self) {
+        let _one_at_a_time = self.showing.lock();
+        self.metrics.up(self.breaker.is_up());
+        self.metrics.degraded(self.breaker.is_open());
+    }
+
     fn say_up(&self, message: &str) {
-        self.metrics.up(true);
-        self.metrics.degraded(false);
+        self.show();
         tracing::info!(shard = self.name, "{message}");
     }
 

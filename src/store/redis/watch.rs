@@ -48,11 +48,11 @@ async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
     let mut link = None;
     loop {
         contact(&shards, &shard, &mut link).await;
-        if !shard.breaker().is_open() {
+        if shard.breaker().is_up() {
             // The next heartbeat, or the opening, whichever comes first.
             let _ = timeout(HEARTBEAT_EVERY, shard.opened.notified()).await;
         }
-        if shard.breaker().is_open() {
+        if !shard.breaker().is_up() {
             link = None;
             sleep(shards.settings().retry_after).await;
         }
