@@ -123,7 +123,7 @@ impl Shards {
 
     #[must_use]
     pub fn name_of(&self, shard: usize) -> &str {
-        &self.shards[shard].name
+        &self.list[shard].name
     }
 
     /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
@@ -158,7 +158,7 @@ impl Shards {
 
     /// Notes what was admitted here while the shard was away; it is charged there before the shard is asked again.
     pub fn owe(&self, shard: usize, check: &Check) {
-        self.shards[shard].debts.owe(check);
+        self.list[shard].debts.owe(check);
     }
 
     /// When a shard that is away is asked again, at the latest.
@@ -170,8 +170,8 @@ impl Shards {
     /// Takes the shards that `next` does not have off the metrics page, after a reload.
     pub fn retire(&self, next: Option<&Self>) {
         let stays =
-            |shard: &Arc<Shard>| next.is_some_and(|next| next.shards.iter().any(|other| other.name == shard.name));
-        self.shards.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
+            |shard: &Arc<Shard>| next.is_some_and(|next| next.list.iter().any(|other| other.name == shard.name));
+        self.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
     }
 
     fn all(&self) -> &[Arc<Shard>] {
