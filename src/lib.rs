@@ -19,14 +19,23 @@
 //! `units clock lifecycle` · `telemetry` · `algorithm route identify` · `store upstream` · `limit` · `respond` · `proxy` ·
 //! `config admin listener` · `app command` · `main`.
 
+pub mod admin;
 pub mod algorithm;
+pub mod app;
 pub mod clock;
+pub mod command;
 pub mod config;
+pub mod http1;
 pub mod identify;
+pub mod lifecycle;
 pub mod limit;
+pub mod listener;
+pub mod message;
 pub mod proxy;
 pub mod respond;
 pub mod route;
+pub mod runtime;
 pub mod store;
 pub mod telemetry;
 pub mod units;
+pub mod upstream;

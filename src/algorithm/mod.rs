@@ -109,6 +109,15 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
+    /// What a counter holds when whole: the quota's number, or the bucket's burst.
+    #[must_use]
+    pub const fn capacity(self, quota: &Quota) -> u64 {
+        match self {
+            Self::TokenBucket => quota.burst,
+            Self::FixedWindow | Self::SlidingWindowLog | Self::SlidingWindowCounter => quota.units,
+        }
+    }
+
     const fn description(self) -> (&'static str, &'static str) {
         match self {
             Self::FixedWindow => {

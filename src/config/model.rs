@@ -1,10 +1,12 @@
 //! What a good file says, section by section. Every default is filled in, every name resolved to an index, every number
 //! in its unit; nothing here is on the request path (that is `proxy::policy`, compiled from this).
 
-use crate::algorithm::{Algorithm, Quota};
+use crate::algorithm::Algorithm;
 use crate::identify::KeySpec;
+pub use crate::limit::{Allowance, Matcher, OnFailure, OnMissingKey};
 use crate::units::Secret;
 use ipnet::IpNet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +23,28 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     pub policies: Vec<Policy>,
     pub routes: Vec<Route>,
+}
+
+/// How much a file holds: what `check` says of a good one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub routes: usize,
+    pub policies: usize,
+    pub limits: usize,
+}
+
+impl Config {
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let limits = self.policies.iter().map(|policy| policy.limits.len()).sum();
+        Counts { routes: self.routes.len(), policies: self.policies.len(), limits }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} routes, {} policies, {} limits", self.routes, self.policies, self.limits)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -47,13 +71,6 @@ pub struct ClientIp {
     pub header: String,
     pub ipv4_prefix: u8,
     pub ipv6_prefix: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    Local,
-    Open,
-    Closed,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -177,34 +194,6 @@ pub struct Limit {
     pub shadow: bool,
     pub exempt: Vec<Matcher>,
     pub overrides: Vec<(Matcher, Allowance)>,
-}
-
-/// What a key may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowance {
-    Unlimited,
-    /// `0/…`: refuses always. The period is kept for what is told to clients.
-    Nothing {
-        period_us: u64,
-    },
-    Limited(Quota),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnMissingKey {
-    Skip,
-    Reject,
-    ClientIp,
-    Shared,
-}
-
-/// An entry of `exempt` or `overrides`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Matcher {
-    /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
-    Net(IpNet),
-    /// Compared with the key's value as sent.
-    Value(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,16 @@
 //! Whose counter it is: from a request to each limit's key, as a digest and, where the configuration needs it, as a value.
-//! (skeleton: the types are the seam, the bodies are to be written; one file per family of key sources)
+//!
+//! `source` names the key sources and reads them from text; `fields` and `target` take their values from a request, one
+//! file per family; `digest` composes a limit's key from them. What becomes of a request without its key is the limiter's
+//! to decide. Nothing here allocates on a request's path, unless a value is asked for.
+
+mod digest;
+mod fields;
+mod source;
+mod target;
+
+pub use digest::{Identity, Keyer, Namespace, Prefixes, Value};
+pub use source::KeyError;
 
 use http::HeaderMap;
 use http::Method;

@@ -1,4 +1,14 @@
 //! All limits of a request, decided together.
+//!
+//! `rule` turns a request into one question per limit, `limiter` asks the store and makes one outcome of the answers,
+//! `failure` is what happens where the store gave none. How a decision is told to clients is `respond`'s.
+
+pub mod failure;
+pub mod limiter;
+pub mod rule;
+
+pub use limiter::{Limiter, Outcome, Ruling};
+pub use rule::{Allowance, Exceptions, Limit, Matcher, OnFailure, OnMissingKey, RouteLimit};
 
 use crate::algorithm::Quota;
 use std::sync::Arc;

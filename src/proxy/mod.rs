@@ -1,1 +1,13 @@
-//! The request path.
+//! The request path: `service` is the life of a request on one page; each step it calls is a file of its own.
+
+pub mod client_addr;
+mod forward;
+mod headers;
+mod peer;
+pub mod policy;
+mod record;
+pub mod service;
+
+pub use peer::{Bounds, Peer};
+pub use policy::{Route, Snapshot};
+pub use service::Gateway;

@@ -2,8 +2,12 @@
 //! it knows no route, no policy and no client.
 
 use crate::algorithm::{Algorithm, Decision, Quota};
-use crate::clock::Micros;
+use crate::clock::{self, Micros};
+use memory::Memory;
 use smallvec::SmallVec;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub mod memory;
 pub mod redis;
@@ -58,3 +62,90 @@ pub struct StoreError {
 
 /// Answers in the order of the checks; most requests have at most four limits.
 pub type Answers = SmallVec<[Result<Answer, StoreError>; 4]>;
+
+/// The store of the policy in force, as one core uses it.
+#[derive(Debug)]
+pub enum Store {
+    Memory(Arc<Memory>),
+    Redis {
+        client: Rc<redis::Client>,
+        shards: Arc<redis::Shards>,
+        /// Decides with `on_failure = "local"` while a shard is away.
+        local: Arc<Memory>,
+    },
+}
+
+impl Store {
+    /// Asks about all checks of one request. In one shard they are all or nothing; what several shards took although
+    /// another refused is the caller's to give back.
+    pub async fn decide(&self, checks: &[Check]) -> Answers {
+        match self {
+            Self::Memory(memory) => memory.decide(checks, clock::now_us()).into_iter().map(Ok).collect(),
+            Self::Redis { client, .. } => client.decide(checks).await,
+        }
+    }
+
+    /// Gives back what was charged at `charged_at`, by the clock of whoever holds the counter. What cannot be given back
+    /// (the shard is away) comes back by itself when the counter's window has passed; the store's metrics tell of it.
+    pub async fn give_back(&self, check: &Check, charged_at: Micros) {
+        match self {
+            Self::Memory(memory) => memory.give_back(check, charged_at, clock::now_us()),
+            Self::Redis { client, .. } => {
+                let _ = client.give_back(check, charged_at).await;
+            }
+        }
+    }
+
+    /// Looks at a counter without charging it.
+    pub async fn inspect(&self, key: CounterKey, algorithm: Algorithm, quota: &Quota) -> Result<Decision, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.inspect(key, algorithm, quota, clock::now_us())),
+            Self::Redis { client, .. } => client.inspect(key, algorithm, quota).await,
+        }
+    }
+
+    /// Forgets a counter; says whether there was one.
+    pub async fn reset(&self, key: CounterKey) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(memory) => Ok(memory.reset(key)),
+            Self::Redis { client, local, .. } => {
+                local.reset(key);
+                client.reset(key).await
+            }
+        }
+    }
+
+    /// The counters in this process.
+    #[must_use]
+    pub fn local(&self) -> &Memory {
+        match self {
+            Self::Memory(memory) => memory,
+            Self::Redis { local, .. } => local,
+        }
+    }
+
+    /// Notes what was admitted here while the shard was away, to be charged to it when it returns.
+    pub fn owe(&self, shard: usize, check: &Check) {
+        if let Self::Redis { shards, .. } = self {
+            shards.owe(shard, check);
+        }
+    }
+
+    /// Gateways alive, this one included.
+    #[must_use]
+    pub fn gateways(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 1,
+            Self::Redis { shards, .. } => shards.gateways(),
+        }
+    }
+
+    /// When a shard that is away is asked again.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Memory(_) => Duration::ZERO,
+            Self::Redis { shards, .. } => shards.retry_after(),
+        }
+    }
+}

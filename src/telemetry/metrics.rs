@@ -10,6 +10,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
 
 /// 10 µs to 10 s: a decision in memory is below the first, a stuck upstream above the last.
 const SECONDS: &[f64] = &[
@@ -90,6 +91,7 @@ struct All {
     build_info: GaugeVec,
     connections_active: IntGaugeVec,
     connections_rejected: IntCounterVec,
+    log_lines_dropped: IntCounter,
 }
 
 /// A name or label that Prometheus does not allow would be a mistake in this file, and every test would see it.
@@ -181,6 +183,13 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 &["listener"]
             )
         ),
+        log_lines_dropped: made!(
+            r,
+            IntCounter::new(
+                "staunch_log_lines_dropped_total",
+                "Log lines that were dropped because stderr was not read."
+            )
+        ),
         registry: r,
     }
 });
@@ -199,6 +208,16 @@ impl<const N: usize> Lazily<N> {
 
     fn at(&self, index: usize, make: impl FnOnce() -> IntCounter) -> &IntCounter {
         self.made[index].get_or_init(make)
+    }
+}
+
+/// A distribution of durations.
+#[derive(Clone, Debug)]
+pub struct Seconds(Histogram);
+
+impl Seconds {
+    pub fn observe(&self, duration: Duration) {
+        self.0.observe(duration.as_secs_f64());
     }
 }
 
@@ -323,14 +342,14 @@ impl ListenerMetrics {
 
 /// Seconds from sending a request to an upstream to the head of its answer.
 #[must_use]
-pub fn upstream_duration(upstream: &str) -> Histogram {
-    ALL.upstream_duration.with_label_values(&[upstream])
+pub fn upstream_duration(upstream: &str) -> Seconds {
+    Seconds(ALL.upstream_duration.with_label_values(&[upstream]))
 }
 
 /// Seconds for all limits of one request, by who answered; indexed by `Source::index`.
 #[must_use]
-pub fn decision_durations() -> [Histogram; 4] {
-    std::array::from_fn(|i| ALL.decision_duration.with_label_values(&[Source::ALL[i].text()]))
+pub fn decision_durations() -> [Seconds; 4] {
+    std::array::from_fn(|i| Seconds(ALL.decision_duration.with_label_values(&[Source::ALL[i].text()])))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "seconds since the epoch are far below 2^53")]
@@ -360,6 +379,10 @@ pub fn build(version: &str, commit: &str) {
     for result in Reload::ALL {
         ALL.reloads.with_label_values(&[result.text()]).inc_by(0);
     }
+}
+
+pub fn log_lines_dropped(count: u64) {
+    ALL.log_lines_dropped.inc_by(count);
 }
 
 /// The page of `GET /metrics`, in the Prometheus text format.

@@ -1,3 +1,9 @@
 //! What is seen of the gateway from outside: metrics and logs.
 
+pub mod access;
+pub mod escape;
+pub mod log;
 pub mod metrics;
+pub mod sink;
+pub mod timestamp;
+pub mod top;

@@ -24,6 +24,7 @@ mod batch;
 mod breaker;
 mod call;
 mod connect;
+mod debts;
 mod fault;
 mod lane;
 mod ring;
@@ -80,13 +81,10 @@ impl Shards {
         Self::of_gateway(settings, GATEWAY.clone(), None)
     }
 
-    /// After a reload: nodes that stayed the same keep their breaker and health, and nodes that left leave the metrics.
+    /// After a reload: nodes that stayed the same keep their breaker, their health and what is owed to them.
     #[must_use]
     pub fn reloaded(settings: Settings, before: &Self) -> Arc<Self> {
-        let next = Self::of_gateway(settings, before.gateway.clone(), Some(before));
-        let stays = |shard: &Arc<Shard>| next.list.iter().any(|other| other.name == shard.name);
-        before.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
-        next
+        Self::of_gateway(settings, before.gateway.clone(), Some(before))
     }
 
     /// As the gateway of the given name, unique among all that share the nodes.
@@ -94,7 +92,9 @@ impl Shards {
     pub fn of_gateway(settings: Settings, gateway: String, before: Option<&Self>) -> Arc<Self> {
         let ring = Ring::new(settings.nodes.iter().map(|node| node.name.as_str()));
         let shard = |node| {
-            let kept = before.filter(|before| before.settings.failures == settings.failures);
+            let kept = before.filter(|before| {
+                (before.settings.failures, &before.settings.key_prefix) == (settings.failures, &settings.key_prefix)
+            });
             let kept =
                 kept.and_then(|before| before.list.iter().zip(&before.settings.nodes).find(|(_, old)| *old == node));
             kept.map_or_else(|| Arc::new(Shard::new(node, settings.failures)), |(shard, _)| shard.clone())
@@ -118,6 +118,11 @@ impl Shards {
     #[must_use]
     pub fn shard_of(&self, key: CounterKey) -> usize {
         self.ring.shard_of(key)
+    }
+
+    #[must_use]
+    pub fn name_of(&self, shard: usize) -> &str {
+        &self.list[shard].name
     }
 
     /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
@@ -148,6 +153,24 @@ impl Shards {
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
     pub async fn maintain(self: Arc<Self>) {
         watch::watch(self).await;
+    }
+
+    /// Notes what was admitted here while the shard was away; it is charged there before the shard is asked again.
+    pub fn owe(&self, shard: usize, check: &Check) {
+        self.list[shard].debts.owe(check);
+    }
+
+    /// When a shard that is away is asked again, at the latest.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.settings.retry_after
+    }
+
+    /// Takes the shards that `next` does not have off the metrics page, after a reload.
+    pub fn retire(&self, next: Option<&Self>) {
+        let stays =
+            |shard: &Arc<Shard>| next.is_some_and(|next| next.list.iter().any(|other| other.name == shard.name));
+        self.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
     }
 
     fn all(&self) -> &[Arc<Shard>] {

@@ -5,6 +5,7 @@
 use super::Node;
 use super::breaker::{Breaker, Change};
 use super::connect::Target;
+use super::debts::Debts;
 use super::fault::{self, Fault};
 use crate::store::ErrorKind;
 use crate::telemetry::metrics::ShardMetrics;
@@ -22,8 +23,10 @@ pub(super) struct Shard {
     pub name: String,
     pub target: Target,
     pub metrics: ShardMetrics,
-    /// Told when the breaker opens: the probes begin.
-    pub opened: Notify,
+    /// Told when the breaker opens: the probes begin; and when failures end without that: what is owed is paid.
+    pub changed: Notify,
+    /// What was admitted without it.
+    pub debts: Debts,
     breaker: Breaker,
     last_error: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
     showing: Mutex<()>,
@@ -40,7 +43,8 @@ impl Shard {
             name: node.name.clone(),
             target: Target::new(node),
             metrics,
-            opened: Notify::new(),
+            changed: Notify::new(),
+            debts: Debts::default(),
             breaker: Breaker::new(failures_max),
             last_error: Mutex::new(None),
             showing: Mutex::new(()),
@@ -63,8 +67,10 @@ impl Shard {
     }
 
     pub fn answered(&self) {
-        if self.breaker.answered() == Change::Up {
-            self.say_up("store shard answers");
+        match self.breaker.answered() {
+            Change::None | Change::Opened => {}
+            Change::Up => self.say_up("store shard answers"),
+            Change::Recovered => self.changed.notify_one(),
         }
     }
 
@@ -74,7 +80,7 @@ impl Shard {
         if self.breaker.failed(fault.is_lasting(self.breaker.has_answered())) == Change::Opened {
             self.show();
             self.say_open(fault);
-            self.opened.notify_one();
+            self.changed.notify_one();
         }
     }
 

@@ -6,6 +6,7 @@
 
 use super::Shards;
 use super::connect::Link;
+use super::debts::Creditor;
 use super::fault::Fault;
 use super::script;
 use super::shard::Shard;
@@ -48,8 +49,8 @@ async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
     loop {
         contact(&shards, &shard, &mut link).await;
         if shard.breaker().is_up() {
-            // The next heartbeat, or the opening, whichever comes first.
-            let _ = timeout(HEARTBEAT_EVERY, shard.opened.notified()).await;
+            // The next heartbeat, or a change, whichever comes first.
+            let _ = timeout(HEARTBEAT_EVERY, shard.changed.notified()).await;
         }
         if !shard.breaker().is_up() {
             link = None;
@@ -61,8 +62,11 @@ async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
 /// One heartbeat: at the start the first contact, while the shard is open its probe.
 async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
     let result = timeout(shards.settings().timeout, trip(shards, shard, link)).await;
-    let result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
+    let mut result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
     let breaker = shard.breaker();
+    if result.is_ok() {
+        result = pay(shards, shard, link).await;
+    }
     match result {
         // A heartbeat does not count among the checks: it neither ends their row of failures nor adds to it.
         Ok(()) if breaker.is_up() => {}
@@ -78,6 +82,14 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
             }
         }
     }
+}
+
+/// Charges what was admitted while the shard was away, before it is asked again: nobody uses the same units twice.
+async fn pay(shards: &Shards, shard: &Shard, link: &Option<Link>) -> Result<(), Fault> {
+    let Some(link) = link else { return Ok(()) };
+    let settings = shards.settings();
+    let creditor = Creditor { shard: &shard.name, key_prefix: &settings.key_prefix, timeout: settings.timeout };
+    shard.debts.pay(link, &creditor).await
 }
 
 async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> Result<(), Fault> {

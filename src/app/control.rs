@@ -1,0 +1,193 @@
+//! What the admin listener sees of the process and may do to it.
+
+use super::{App, COMMIT, State, VERSION};
+use crate::admin::status::{
+    Configuration, Endpoint, Limit as LimitStatus, Listener, RejectedReload, Shard, Store, Upstream,
+};
+use crate::admin::{Control, ControlError, Counter, CounterView, Readiness, Status};
+use crate::clock;
+use crate::lifecycle::Phase;
+use crate::limit::{Allowance, Limit};
+use crate::store::CounterKey;
+use crate::telemetry::timestamp;
+use crate::telemetry::top::{Refused, Top};
+use crate::units::{Secret, rate_text};
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl Control for Rc<App> {
+    fn readiness(&self) -> Readiness {
+        match self.lifecycle.phase() {
+            Phase::Starting => Readiness::Starting,
+            Phase::Draining => Readiness::Draining,
+            Phase::Serving => Readiness::Ready { degraded: degraded(&self.state.borrow()) },
+        }
+    }
+
+    fn status(&self) -> Status {
+        let state = self.state.borrow();
+        Status {
+            version: VERSION.to_owned(),
+            commit: COMMIT.to_owned(),
+            uptime_seconds: clock::now().duration_since(self.started).as_secs(),
+            configuration: configuration(&self.source.name(), &state),
+            listeners: listeners(&state),
+            store: store(&state),
+            upstreams: upstreams(&state),
+            limits: state.compiled.limits.iter().flatten().map(|limit| limit_status(limit)).collect(),
+        }
+    }
+
+    fn token(&self) -> Option<Secret> {
+        self.state.borrow().config.admin.as_ref().and_then(|admin| admin.token.clone())
+    }
+
+    fn worst(&self) -> Vec<Refused> {
+        Top::worst(self.cores.iter().map(|core| &*core.top), clock::now_us())
+    }
+
+    async fn reload(&self) -> Result<(), String> {
+        App::reload(self).await
+    }
+
+    async fn inspect(&self, counter: &Counter) -> Result<CounterView, ControlError> {
+        let found = self.find(counter)?;
+        let quota = match found.allowance {
+            Allowance::Limited(quota) => quota,
+            Allowance::Unlimited => {
+                return Err(ControlError::Unknown("This key is unlimited: nothing is counted.".into()));
+            }
+            Allowance::Nothing { .. } => return Ok(found.view(0, 0, 0)),
+        };
+        let seen = found.store.inspect(found.key, found.limit.algorithm, &quota).await;
+        let decision = seen.map_err(|error| unavailable(error.kind))?;
+        let capacity = found.limit.algorithm.capacity(&quota);
+        Ok(found.view(capacity, decision.before.remaining, decision.before.reset_us))
+    }
+
+    async fn reset(&self, counter: &Counter) -> Result<(), ControlError> {
+        let found = self.find(counter)?;
+        found.store.reset(found.key).await.map(|_| ()).map_err(|error| unavailable(error.kind))
+    }
+}
+
+/// A counter that an operator named, found.
+struct Found {
+    limit: Arc<Limit>,
+    key: CounterKey,
+    allowance: Allowance,
+    store: crate::store::Store,
+    shard: Option<String>,
+}
+
+impl Found {
+    fn view(&self, capacity: u64, remaining: u64, reset_us: u64) -> CounterView {
+        CounterView {
+            policy: self.limit.policy.to_string(),
+            limit: self.limit.name.to_string(),
+            algorithm: self.limit.algorithm.name().to_owned(),
+            quota: allowance_text(self.allowance),
+            capacity,
+            remaining,
+            reset_ms: reset_us.div_ceil(1000),
+            shard: self.shard.clone(),
+        }
+    }
+}
+
+impl App {
+    fn find(&self, counter: &Counter) -> Result<Found, ControlError> {
+        let state = self.state.borrow();
+        let limits = state.compiled.limits.iter().flatten();
+        let limit = limits.into_iter().find(|limit| *limit.policy == *counter.policy && *limit.name == *counter.limit);
+        let unknown = || ControlError::Unknown(format!("No limit {}/{}.", counter.policy, counter.limit));
+        let limit = limit.ok_or_else(unknown)?.clone();
+        let parts: Result<Vec<&str>, _> = counter.key.iter().map(|part| std::str::from_utf8(part)).collect();
+        let parts = parts.map_err(|_| ControlError::BadKey("A key is given as UTF-8.".into()))?;
+        let digest = limit.keyer.digest_of_parts(&parts).map_err(|error| ControlError::BadKey(error.to_string()))?;
+        let client = parts.first().filter(|_| limit.keyer.is_client_ip()).and_then(|part| part.parse().ok());
+        let allowance = limit.allowance_of(client, parts.join(",").as_bytes());
+        let counters = state.store.counters();
+        let key = CounterKey(digest);
+        let shard = counters.shards().map(|shards| shards.name_of(shards.shard_of(key)).to_owned());
+        Ok(Found { limit, key, allowance, store: counters.open(), shard })
+    }
+}
+
+fn unavailable(kind: crate::store::ErrorKind) -> ControlError {
+    ControlError::Unavailable(format!("The counter's shard gave no answer ({kind:?})."))
+}
+
+fn degraded(state: &State) -> Vec<String> {
+    let health = state.store.counters().shards().map(|shards| shards.health()).unwrap_or_default();
+    health.into_iter().filter(|shard| shard.degraded).map(|shard| shard.name).collect()
+}
+
+fn configuration(file: &str, state: &State) -> Configuration {
+    Configuration {
+        file: file.to_owned(),
+        hash: state.hash.clone(),
+        loaded_at: timestamp::text(state.loaded_at_us),
+        last_error: state
+            .rejected
+            .as_ref()
+            .map(|(at_us, problems)| RejectedReload { at: timestamp::text(*at_us), problems: problems.clone() }),
+    }
+}
+
+fn listeners(state: &State) -> Vec<Listener> {
+    let open = state.listeners.connections().into_iter();
+    open.map(|(address, connections)| Listener { address: address.to_string(), connections }).collect()
+}
+
+fn store(state: &State) -> Store {
+    let counters = state.store.counters();
+    let health = counters.shards().map(|shards| shards.health()).unwrap_or_default();
+    let shards = health.into_iter().map(|shard| Shard {
+        name: shard.name,
+        state: match (shard.up, shard.degraded) {
+            (true, _) => "up",
+            (false, true) => "down",
+            (false, false) => "connecting",
+        },
+        degraded: shard.degraded,
+        last_error: shard.last_error,
+    });
+    Store {
+        backend: if counters.shards().is_some() { "redis" } else { "memory" },
+        memory_keys: counters.memory().len(),
+        shards: shards.collect(),
+    }
+}
+
+fn upstreams(state: &State) -> Vec<Upstream> {
+    let endpoint = |endpoint: &crate::upstream::Endpoint| Endpoint {
+        address: endpoint.to_string(),
+        state: if endpoint.is_reachable() { "up" } else { "down" },
+        weight: endpoint.weight,
+    };
+    let upstream = |upstream: &Arc<crate::upstream::Upstream>| Upstream {
+        name: upstream.name.clone(),
+        endpoints: upstream.endpoints.iter().map(endpoint).collect(),
+    };
+    state.compiled.upstreams.iter().map(upstream).collect()
+}
+
+fn limit_status(limit: &Limit) -> LimitStatus {
+    LimitStatus {
+        policy: limit.policy.to_string(),
+        limit: limit.name.to_string(),
+        algorithm: limit.algorithm.name().to_owned(),
+        quota: allowance_text(limit.allowance),
+        mode: if limit.shadow { "shadow" } else { "enforce" },
+        totals: (&*limit.metrics).into(),
+    }
+}
+
+fn allowance_text(allowance: Allowance) -> String {
+    match allowance {
+        Allowance::Unlimited => "unlimited".to_owned(),
+        Allowance::Nothing { period_us } => rate_text(0, period_us),
+        Allowance::Limited(quota) => rate_text(quota.units, quota.period_us),
+    }
+}

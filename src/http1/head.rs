@@ -1,0 +1,191 @@
+//! Message heads: found, checked and parsed. `httparse` does the parsing; what it lets pass and we do not (a bare LF, a
+//! bare CR, a leading space, blanks before a colon) is looked for here.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+
+/// More fields than any client sends; above it a head is too large, whatever its bytes.
+const MAX_FIELDS: usize = 256;
+
+#[derive(Debug)]
+pub struct RequestHead {
+    pub method: Method,
+    /// As sent: any of the four forms of RFC 9112 §3.2.
+    pub target: Bytes,
+    pub version: Version,
+    pub headers: HeaderMap,
+}
+
+#[derive(Debug)]
+pub struct ResponseHead {
+    pub status: StatusCode,
+    pub version: Version,
+    pub headers: HeaderMap,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeadError {
+    /// More bytes or fields than allowed.
+    TooLarge,
+    Malformed(&'static str),
+}
+
+/// Takes a whole request head off the front of `input`; `None`: more bytes are needed. `limit` bounds the head in bytes.
+pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<RequestHead>, HeadError> {
+    skip_empty_lines(input);
+    let Some(length) = head_length(input, limit)? else { return Ok(None) };
+    let bytes = input.split_to(length).freeze();
+    check_lines(&bytes)?;
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    parsed(request.parse(&bytes))?;
+    let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
+        return Err(HeadError::Malformed("incomplete request line"));
+    };
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("invalid method"))?;
+    let target = bytes.slice_ref(target.as_bytes());
+    let headers = fields_of(request.headers, &bytes)?;
+    Ok(Some(RequestHead { method, target, version: version_of(minor), headers }))
+}
+
+/// Takes a whole response head off the front of `input`; `None`: more bytes are needed.
+pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<ResponseHead>, HeadError> {
+    let Some(length) = head_length(input, limit)? else { return Ok(None) };
+    let bytes = input.split_to(length).freeze();
+    check_lines(&bytes)?;
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut fields);
+    parsed(response.parse(&bytes))?;
+    let (Some(code), Some(minor)) = (response.code, response.version) else {
+        return Err(HeadError::Malformed("incomplete status line"));
+    };
+    let status = StatusCode::from_u16(code).map_err(|_| HeadError::Malformed("invalid status code"))?;
+    let headers = fields_of(response.headers, &bytes)?;
+    Ok(Some(ResponseHead { status, version: version_of(minor), headers }))
+}
+
+/// The fields of a trailer section, its closing empty line included.
+pub fn trailer_fields(section: &Bytes) -> Result<HeaderMap, &'static str> {
+    let wrong = "an invalid trailer field";
+    check_lines(section).map_err(|_| wrong)?;
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    match httparse::parse_headers(section, &mut fields) {
+        Ok(httparse::Status::Complete((_, fields))) => fields_of(fields, section).map_err(|_| wrong),
+        _ => Err(wrong),
+    }
+}
+
+/// RFC 9112 §2.2: a server should ignore an empty line before the request line.
+fn skip_empty_lines(input: &mut BytesMut) {
+    while input.starts_with(b"\r\n") {
+        let _ = input.split_to(2);
+    }
+}
+
+/// The length of the head with its closing empty line, once it is all there.
+fn head_length(input: &[u8], limit: usize) -> Result<Option<usize>, HeadError> {
+    // A head that ends in bare LFs is waited for as well, so that it can be refused at once and not by a time-out.
+    let end = memchr::memmem::find(input, b"\r\n\r\n").map(|at| at + 4);
+    let bare = memchr::memmem::find(&input[..end.unwrap_or(input.len())], b"\n\n").map(|at| at + 2);
+    match bare.or(end) {
+        Some(length) if length > limit => Err(HeadError::TooLarge),
+        None if input.len() > limit => Err(HeadError::TooLarge),
+        found => Ok(found),
+    }
+}
+
+/// Every line ends in CRLF, and neither octet stands alone; no line is folded (RFC 9112 §2.2, §5.2).
+fn check_lines(head: &[u8]) -> Result<(), HeadError> {
+    for at in memchr::memchr2_iter(b'\r', b'\n', head) {
+        match head[at] {
+            b'\r' if head.get(at + 1) != Some(&b'\n') => return Err(HeadError::Malformed("a CR without LF")),
+            b'\n' if at == 0 || head[at - 1] != b'\r' => return Err(HeadError::Malformed("a line ended by a bare LF")),
+            b'\n' if matches!(head.get(at + 1), Some(b' ' | b'\t')) => {
+                return Err(HeadError::Malformed("a folded field line"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn parsed(result: httparse::Result<usize>) -> Result<(), HeadError> {
+    match result {
+        Ok(httparse::Status::Complete(_)) => Ok(()),
+        Ok(httparse::Status::Partial) => Err(HeadError::Malformed("incomplete head")),
+        Err(httparse::Error::TooManyHeaders) => Err(HeadError::TooLarge),
+        Err(httparse::Error::HeaderName) => Err(HeadError::Malformed("an invalid field name")),
+        Err(httparse::Error::HeaderValue) => Err(HeadError::Malformed("an invalid field value")),
+        Err(httparse::Error::Version) => Err(HeadError::Malformed("not HTTP/1.0 or HTTP/1.1")),
+        Err(httparse::Error::Status) => Err(HeadError::Malformed("an invalid status line")),
+        Err(_) => Err(HeadError::Malformed("an invalid request line")),
+    }
+}
+
+fn version_of(minor: u8) -> Version {
+    if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 }
+}
+
+fn fields_of(fields: &[httparse::Header<'_>], bytes: &Bytes) -> Result<HeaderMap, HeadError> {
+    let mut headers = HeaderMap::with_capacity(fields.len() + 8);
+    for field in fields {
+        let name =
+            HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed("an invalid field name"))?;
+        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value))
+            .map_err(|_| HeadError::Malformed("an invalid field value"))?;
+        headers.try_append(name, value).map_err(|_| HeadError::TooLarge)?;
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Result<Option<RequestHead>, HeadError> {
+        take_request(&mut BytesMut::from(text), 8192)
+    }
+
+    #[test]
+    fn a_whole_head_is_taken_and_the_rest_stays() {
+        let mut input = BytesMut::from("\r\nGET /a?b HTTP/1.1\r\nHost: x\r\nA: 1 \r\na:2\r\n\r\nrest");
+        let head = take_request(&mut input, 8192).unwrap().unwrap();
+        assert_eq!((head.method, &head.target[..]), (Method::GET, &b"/a?b"[..]));
+        assert_eq!(head.headers.get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(&input[..], b"rest");
+    }
+
+    #[test]
+    fn a_part_of_a_head_waits_for_the_rest() {
+        assert!(request("GET / HTTP/1.1\r\nHost: x\r\n").unwrap().is_none());
+    }
+
+    #[test]
+    fn what_two_readers_could_cut_differently_is_refused() {
+        for text in [
+            "GET / HTTP/1.1\nHost: x\n\n",
+            "GET / HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\rA: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+            "GET / HTTP/1.1\r\n Host: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHo\0st: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\0y\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: x\r\n\r\n",
+            "GET /\r\n\r\n",
+            "GET /a b HTTP/1.1\r\nHost: x\r\n\r\n",
+        ] {
+            assert!(matches!(request(text), Err(HeadError::Malformed(_))), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_above_the_limit_or_with_too_many_fields_is_too_large() {
+        let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}\r\n\r\n", "a".repeat(9000));
+        assert_eq!(request(&long).unwrap_err(), HeadError::TooLarge);
+        assert_eq!(request(&long[..8500]).unwrap_err(), HeadError::TooLarge);
+        let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(300));
+        assert_eq!(request(&many).unwrap_err(), HeadError::TooLarge);
+    }
+}

@@ -1,0 +1,132 @@
+//! An answer written to an HTTP/1.1 client: its framing chosen, its head in one piece, its body as it comes.
+
+use super::connection::Socket;
+use crate::clock;
+use crate::http1::{Mode, SendError, Sender, encode};
+use crate::message::{Body, Response};
+use bytes::BytesMut;
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use http::{HeaderValue, StatusCode, Version};
+use http_body::Body as _;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+/// What the framing depends on besides the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub version: Version,
+    /// HEAD: the answer's fields without its body.
+    pub head_only: bool,
+    pub keep_alive: bool,
+}
+
+/// The client left, was too slow, or the body's source failed: the connection is of no further use.
+#[derive(Debug)]
+pub struct CutShort;
+
+pub fn sender(response: Response, asked: &Asked, close: bool) -> Sender {
+    let mode = mode(&response, asked);
+    let close = close || mode == Mode::UntilClose;
+    let mut head = BytesMut::with_capacity(512);
+    encode::status_line(&mut head, response.status);
+    fields(&mut head, &response, mode);
+    match (response.status, close) {
+        (StatusCode::SWITCHING_PROTOCOLS, _) => encode::field(&mut head, "connection", b"upgrade"),
+        (_, true) => encode::field(&mut head, "connection", b"close"),
+        (_, false) if asked.version == Version::HTTP_10 => encode::field(&mut head, "connection", b"keep-alive"),
+        _ => {}
+    }
+    encode::head_end(&mut head);
+    Sender::new(head, response.body, mode)
+}
+
+fn mode(response: &Response, asked: &Asked) -> Mode {
+    let bodiless = response.status.is_informational()
+        || matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    match response.body.size_hint().exact() {
+        _ if bodiless || asked.head_only => Mode::None,
+        Some(length) => Mode::Sized(length),
+        None if asked.version == Version::HTTP_10 => Mode::UntilClose,
+        None => Mode::Chunked,
+    }
+}
+
+/// The framing fields are ours; only where there is no body (HEAD, 304) does the upstream's Content-Length tell of one.
+fn fields(head: &mut BytesMut, response: &Response, mode: Mode) {
+    for (name, value) in &response.headers {
+        let framing = name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION;
+        if !framing {
+            encode::field(head, name.as_str(), value.as_bytes());
+        }
+    }
+    if !response.headers.contains_key(DATE) {
+        encode::field(head, "date", date().as_bytes());
+    }
+    match mode {
+        Mode::Sized(length) => encode::content_length(head, length),
+        Mode::Chunked => encode::field(head, "transfer-encoding", b"chunked"),
+        Mode::None => kept_length(head, response),
+        Mode::UntilClose => {}
+    }
+}
+
+fn kept_length(head: &mut BytesMut, response: &Response) {
+    if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
+        return;
+    }
+    match (response.headers.get(CONTENT_LENGTH), &response.body) {
+        (Some(length), _) => encode::field(head, "content-length", length.as_bytes()),
+        (None, Body::Full(bytes)) => encode::content_length(head, bytes.len() as u64),
+        _ => {}
+    }
+}
+
+/// The moment as an IMF-fixdate (RFC 9110 §5.6.7), written once a second.
+pub fn date() -> HeaderValue {
+    thread_local! {
+        static WRITTEN: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
+    }
+    let second = clock::wall_us() / 1_000_000;
+    WRITTEN.with_borrow_mut(|(at, text)| {
+        if *at != second {
+            let written = HeaderValue::from_str(&httpdate::fmt_http_date(clock::wall()));
+            *text = written.unwrap_or(HeaderValue::from_static(""));
+            *at = second;
+        }
+        text.clone()
+    })
+}
+
+/// Sends the whole answer, unless the client leaves or takes nothing for `stall`.
+pub async fn send<IO>(socket: &Socket<IO>, mut sender: Sender, stall: Duration) -> Result<(), CutShort>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut stalled_since: Option<(u64, Instant)> = None;
+    poll_fn(|cx| {
+        let sent = sender.poll_send(&mut *socket.io.borrow_mut(), cx);
+        match sent {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(SendError::Io(_) | SendError::Body(_))) => return Poll::Ready(Err(CutShort)),
+            Poll::Pending => {}
+        }
+        if socket.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(CutShort));
+        }
+        if !sender.is_blocked() {
+            stalled_since = None;
+            return Poll::Pending;
+        }
+        let since = match stalled_since {
+            Some((written, since)) if written == sender.written() => since,
+            _ => Instant::now(),
+        };
+        stalled_since = Some((sender.written(), since));
+        socket.poll_deadline(since + stall, cx).map(|()| Err(CutShort))
+    })
+    .await
+}

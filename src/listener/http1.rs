@@ -1,0 +1,256 @@
+//! An HTTP/1.1 connection of a client, from its first octet to its last: one request after the other (RFC 9112 §9.3).
+//!
+//! What cannot be read as one request is answered and closed. The client's leaving is noticed while its request is
+//! served, and ends the work for it.
+
+use super::answer;
+use super::connection::{RequestBody, Socket};
+use super::drain::Drain;
+use super::target;
+use crate::http1::{Decoder, Framing, HeadError, RequestHead, framing, head};
+use crate::message::{Body, Request, Response};
+use crate::proxy::{Gateway, Peer};
+use crate::respond::Failure;
+use bytes::BytesMut;
+use http::header::{CONNECTION, EXPECT};
+use http::{HeaderMap, HeaderValue, Version};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout};
+
+/// A body that the request's answer did not wait for is read on up to this size, so that the connection can be kept.
+const MAX_DISCARD: usize = 256 * 1024;
+/// How long a connection is read on after its last answer, so that a reset cannot overtake the answer.
+const LINGER: Duration = Duration::from_secs(2);
+const MAX_LINGER: usize = 1024 * 1024;
+
+/// Serves the connection to its end. `input` has been read from `io` already.
+pub async fn serve<IO>(io: IO, input: BytesMut, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let connection = Connection { socket: Rc::new(Socket::new(io, input)), peer, gateway, drain };
+    let mut served = 0;
+    while let Next::KeepAlive = connection.one_request(served == 0).await {
+        served += 1;
+    }
+}
+
+struct Connection<IO> {
+    socket: Rc<Socket<IO>>,
+    peer: Rc<Peer>,
+    gateway: Rc<Gateway>,
+    drain: Rc<Drain>,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Next {
+    KeepAlive,
+    Close,
+}
+
+/// What came instead of a request.
+enum NoRequest {
+    /// The client closed, or was idle for too long, or the gateway drains.
+    Over,
+    Refused(Failure),
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
+    async fn one_request(&self, first: bool) -> Next {
+        let (request, keep_alive) = match self.read_request(first).await {
+            Ok(request) => request,
+            Err(NoRequest::Over) => return Next::Close,
+            Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
+        };
+        let (version, head_only) = (request.version, request.method == http::Method::HEAD);
+        let Some(response) = self.unless_gone(self.gateway.serve(&self.peer, request)).await else {
+            return Next::Close;
+        };
+        self.respond(response, answer::Asked { version, head_only, keep_alive }).await
+    }
+
+    async fn read_request(&self, first: bool) -> Result<(Request, bool), NoRequest> {
+        let bounds = &self.peer.bounds;
+        let idle = if first { bounds.header_timeout } else { bounds.keep_alive_timeout };
+        let mut wait = HeadWait { idle_until: Instant::now() + idle, head_until: None };
+        let head = poll_fn(|cx| self.poll_head(&mut wait, cx)).await?;
+        self.request(head).map_err(|failure| {
+            self.gateway.count_malformed();
+            NoRequest::Refused(failure)
+        })
+    }
+
+    fn poll_head(&self, wait: &mut HeadWait, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoRequest>> {
+        loop {
+            match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
+                Ok(Some(head)) => return Poll::Ready(Ok(head)),
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Err(NoRequest::Refused(self.malformed(error)))),
+            }
+            let begun = !self.socket.input.borrow().is_empty();
+            if !begun && self.drain.is_draining() {
+                return Poll::Ready(Err(NoRequest::Over));
+            }
+            match self.socket.poll_read(cx) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Over)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => {
+                    let until = wait.until(begun, self.peer.bounds.header_timeout);
+                    return self.socket.poll_deadline(until, cx).map(|()| Err(self.too_slow(begun)));
+                }
+            }
+        }
+    }
+
+    fn too_slow(&self, begun: bool) -> NoRequest {
+        if begun {
+            self.gateway.count_malformed();
+            NoRequest::Refused(Failure::RequestTimeout)
+        } else {
+            NoRequest::Over
+        }
+    }
+
+    fn malformed(&self, error: HeadError) -> Failure {
+        self.gateway.count_malformed();
+        match error {
+            HeadError::TooLarge => Failure::HeadersTooLarge,
+            HeadError::Malformed(why) => Failure::BadRequest(why.into()),
+        }
+    }
+
+    /// Checks the head as a whole and puts the body behind it. Says too whether the client wants to go on afterwards.
+    fn request(&self, mut head: RequestHead) -> Result<(Request, bool), Failure> {
+        let framing = framing::of_request(head.version, &head.headers).map_err(bad)?;
+        let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
+        target::check_host(&head.headers, head.version).map_err(bad)?;
+        let keep_alive = wants_to_go_on(head.version, &head.headers);
+        self.socket.decoder.set(Decoder::new(framing));
+        let waits =
+            head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let body = if framing == Framing::None {
+            Body::Empty
+        } else {
+            if waits && head.version == Version::HTTP_11 {
+                self.socket.expect_continue();
+            }
+            let bounds = &self.peer.bounds;
+            Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, bounds.body_pause)))
+        };
+        let request =
+            Request { method: head.method, target, authority, version: head.version, headers: head.headers, body };
+        Ok((request, keep_alive))
+    }
+
+    /// Waits for `work` unless the client leaves first.
+    async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => self.socket.poll_gone(cx).map(|()| None),
+        })
+        .await
+    }
+
+    async fn respond(&self, mut response: Response, asked: answer::Asked) -> Next {
+        let tunnel = response.tunnel.take();
+        let close = tunnel.is_none() && (!asked.keep_alive || self.drain.is_draining() || self.body_is_too_long());
+        let sender = answer::sender(response, &asked, close);
+        if answer::send(&self.socket, sender, self.peer.bounds.stall_timeout).await.is_err() {
+            return Next::Close;
+        }
+        if let Some(tunnel) = tunnel {
+            super::tunnel::run(&self.socket, tunnel, &self.drain).await;
+            return Next::Close;
+        }
+        if !close && self.discard_body().await {
+            return Next::KeepAlive;
+        }
+        self.linger().await
+    }
+
+    /// Whether so much of the request's body is still to come that the connection is better closed.
+    fn body_is_too_long(&self) -> bool {
+        let decoder = self.socket.decoder.get();
+        let long = decoder.remaining().is_some_and(|left| left > MAX_DISCARD as u64);
+        long || (!decoder.is_done() && self.socket.awaits_continue())
+    }
+
+    async fn discard_body(&self) -> bool {
+        if self.socket.decoder.get().is_done() {
+            return true;
+        }
+        let mut most = MAX_DISCARD;
+        let discarding = poll_fn(|cx| self.socket.poll_discard(&mut most, cx));
+        timeout(self.peer.bounds.header_timeout, discarding).await.unwrap_or(false)
+    }
+
+    async fn refuse(&self, failure: &Failure) -> Next {
+        let written = self.write_all(&failure.bytes()).await;
+        if written.is_ok() { self.linger().await } else { Next::Close }
+    }
+
+    async fn write_all(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let mut rest = bytes;
+        let writing = poll_fn(|cx| {
+            while !rest.is_empty() {
+                let mut io = self.socket.io.borrow_mut();
+                let written = std::task::ready!(std::pin::Pin::new(&mut *io).poll_write(cx, rest))?;
+                rest = &rest[written..];
+            }
+            Poll::Ready(Ok(()))
+        });
+        timeout(LINGER, writing).await.map_err(|_| std::io::ErrorKind::TimedOut)?
+    }
+
+    /// Says that nothing more will come, and reads on for a moment: an early close would reset the connection, and the
+    /// client could lose the answer that explains it.
+    async fn linger(&self) -> Next {
+        let mut left = MAX_LINGER;
+        let reading = poll_fn(|cx| {
+            loop {
+                match std::task::ready!(self.socket.poll_read(cx)) {
+                    Ok(length @ 1..) if length < left => left -= length,
+                    _ => return Poll::Ready(()),
+                }
+                self.socket.input.borrow_mut().clear();
+            }
+        });
+        let shut = poll_fn(|cx| std::pin::Pin::new(&mut *self.socket.io.borrow_mut()).poll_shutdown(cx)).await;
+        if shut.is_ok() {
+            let _ = timeout(LINGER, reading).await;
+        }
+        Next::Close
+    }
+}
+
+/// Until when the next head, or the rest of it, is waited for.
+struct HeadWait {
+    idle_until: Instant,
+    head_until: Option<Instant>,
+}
+
+impl HeadWait {
+    fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
+        if begun { *self.head_until.get_or_insert_with(|| Instant::now() + header_timeout) } else { self.idle_until }
+    }
+}
+
+fn bad(why: &'static str) -> Failure {
+    Failure::BadRequest(why.into())
+}
+
+/// RFC 9112 §9.3.
+fn wants_to_go_on(version: Version, headers: &HeaderMap) -> bool {
+    let says = |word: &str| headers.get_all(CONNECTION).iter().any(|line| lists(line, word));
+    !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
+}
+
+fn lists(value: &HeaderValue, word: &str) -> bool {
+    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}

@@ -1,0 +1,143 @@
+//! A request and a body as the rooms between listener and upstream pass them, whatever the protocol they came by.
+//!
+//! The target stays as sent: `http::Uri` drops a fragment in silence and hides how a path was spelt.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode, Version};
+use http_body::{Frame, SizeHint};
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::net::TcpStream;
+
+/// A request's head, and its body.
+#[derive(Debug)]
+pub struct Request {
+    pub method: Method,
+    /// Path and query as sent (origin form), or `*`. In absolute form the authority has been taken off.
+    pub target: Bytes,
+    /// From an absolute target or `:authority`; it outranks `Host` (RFC 9112 §3.2.2, RFC 9113 §8.3.1).
+    pub authority: Option<Bytes>,
+    pub version: Version,
+    pub headers: HeaderMap,
+    pub body: Body,
+}
+
+/// A message body: nothing, what is at hand, or a stream that is read as fast as it is passed on.
+#[derive(Default)]
+pub enum Body {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError>>>),
+}
+
+/// Why a body ended before its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("the client left")]
+    ClientGone,
+    #[error("the client sent a malformed body: {0}")]
+    Malformed(&'static str),
+    #[error("the body is larger than max_body_bytes")]
+    TooLarge,
+    #[error("the body came too slowly")]
+    TooSlow,
+    #[error("the upstream broke off")]
+    UpstreamBroke,
+}
+
+impl Body {
+    /// Whether it can be sent a second time.
+    #[must_use]
+    pub fn replayable(&self) -> bool {
+        matches!(self, Self::Empty | Self::Full(_))
+    }
+
+    /// A copy of what can be sent again; a stream gives an empty one.
+    #[must_use]
+    pub fn replay(&self) -> Self {
+        match self {
+            Self::Full(bytes) => Self::Full(bytes.clone()),
+            Self::Empty | Self::Stream(_) => Self::Empty,
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => formatter.write_str("Empty"),
+            Self::Full(bytes) => write!(formatter, "Full({} bytes)", bytes.len()),
+            Self::Stream(_) => formatter.write_str("Stream"),
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::Empty } else { Self::Full(bytes) }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Stream(stream) => stream.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Stream(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream(stream) => stream.size_hint(),
+        }
+    }
+}
+
+/// An answer on its way to the client.
+#[derive(Debug)]
+pub struct Response {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Body,
+    /// After a 101: the upstream's side of the connection.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// A connection that has left HTTP behind (RFC 9110 §7.8).
+pub struct Tunnel {
+    pub upstream: TcpStream,
+    /// What the upstream sent right behind its 101.
+    pub read_ahead: Bytes,
+    /// Dropped when the tunnel ends: the request is recorded then.
+    pub held: Option<Box<dyn std::any::Any>>,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Tunnel({:?})", self.upstream)
+    }
+}
+
+impl Response {
+    #[must_use]
+    pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {
+        Self { status, headers, body, tunnel: None }
+    }
+}

@@ -1,0 +1,142 @@
+//! The way to the upstream and back: the request written anew, the answer passed on.
+
+use super::headers::{self, Hop};
+use super::policy::Route;
+use super::record::Record;
+use super::service::Gateway;
+use crate::http1::{Mode, encode};
+use crate::message::{Body, BodyError, Request, Response, Tunnel};
+use crate::respond::Failure;
+use crate::respond::failure::UpstreamFault;
+use crate::route::NormalPath;
+use crate::upstream::connection::Exchanged;
+use crate::upstream::{Failed, Outgoing};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderValue, Method, Version};
+use http_body::Body as _;
+use std::net::IpAddr;
+
+/// A request that every limit has let pass, and what has been found out about it.
+pub struct Admitted<'a> {
+    pub request: Request,
+    pub path: NormalPath<'a>,
+    pub query: Option<&'a str>,
+    pub peer: IpAddr,
+    pub trusted: bool,
+}
+
+/// Sends the request on and gives the upstream's answer, without its hop-by-hop fields.
+pub async fn forward(
+    gateway: &Gateway,
+    route: &Route,
+    admitted: Admitted<'_>,
+    record: &mut Record,
+) -> Result<Response, Failure> {
+    let request_id = headers::request_id(&admitted.request.headers);
+    let outgoing = outgoing(route, admitted, &request_id);
+    let (sent, endpoint) = gateway.upstreams().send(&route.upstream, outgoing, route.response_timeout).await;
+    record.forwarded(&request_id, endpoint);
+    match sent {
+        Ok(Exchanged::Answer(mut head, mut body)) => {
+            headers::strip_answer(&mut head.headers);
+            let body = if body.is_end_stream() {
+                Body::Empty
+            } else {
+                body.whole().map_or_else(|| Body::Stream(Box::pin(body)), Body::from)
+            };
+            Ok(Response::new(head.status, head.headers, body))
+        }
+        Ok(Exchanged::Switched(mut head, connection)) => {
+            let protocol = head.headers.remove(http::header::UPGRADE);
+            headers::strip_answer(&mut head.headers);
+            head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
+            let mut response = Response::new(head.status, head.headers, Body::Empty);
+            let (upstream, read_ahead) = connection.into_parts();
+            response.tunnel = Some(Tunnel { upstream, read_ahead, held: None });
+            Ok(response)
+        }
+        Err(failed) => Err(failure(route, endpoint, &failed)),
+    }
+}
+
+fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing {
+    let request = admitted.request;
+    let upgrade = (request.version == Version::HTTP_11 && request.body.is_end_stream())
+        .then(|| headers::wanted_upgrade(&request.headers))
+        .flatten();
+    let mut head = BytesMut::with_capacity(1024);
+    let target = target(route, &admitted.path, admitted.query);
+    encode::request_line(&mut head, &request.method, &target);
+    let hop = Hop {
+        peer: admitted.peer,
+        trusted: admitted.trusted,
+        host: host(&request).unwrap_or_default(),
+        request_id,
+        upgrade: upgrade.as_ref(),
+    };
+    headers::write_request(&mut head, &request.headers, &hop);
+    let mode = framing(&request, &mut head);
+    encode::head_end(&mut head);
+    Outgoing { method: request.method, head, body: request.body, mode, upgrade: upgrade.is_some() }
+}
+
+/// The authority of the target outranks `Host` (RFC 9112 §3.2.2).
+pub fn host(request: &Request) -> Option<&[u8]> {
+    request.authority.as_deref().or_else(|| request.headers.get(http::header::HOST).map(HeaderValue::as_bytes))
+}
+
+fn target(route: &Route, path: &NormalPath<'_>, query: Option<&str>) -> Bytes {
+    let path = path.forwarded();
+    let path = route.strip_prefix.as_deref().and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
+    let mut target = BytesMut::with_capacity(path.len() + query.map_or(0, str::len) + 2);
+    if !path.starts_with('/') {
+        target.put_u8(b'/');
+    }
+    target.put_slice(path.as_bytes());
+    if let Some(query) = query {
+        target.put_u8(b'?');
+        target.put_slice(query.as_bytes());
+    }
+    target.freeze()
+}
+
+/// Writes the framing field. A method that anticipates content tells its absence too (RFC 9110 §8.6).
+fn framing(request: &Request, head: &mut BytesMut) -> Mode {
+    match request.body.size_hint().exact() {
+        Some(0) => {
+            if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) {
+                encode::content_length(head, 0);
+            }
+            Mode::None
+        }
+        Some(length) => {
+            encode::content_length(head, length);
+            Mode::Sized(length)
+        }
+        None => {
+            encode::field(head, "transfer-encoding", b"chunked");
+            Mode::Chunked
+        }
+    }
+}
+
+fn failure(route: &Route, endpoint: &dyn std::fmt::Display, failed: &Failed) -> Failure {
+    match failed {
+        Failed::Body(BodyError::TooLarge) => Failure::BodyTooLarge,
+        Failed::Body(BodyError::TooSlow) => Failure::RequestTimeout,
+        Failed::Body(BodyError::Malformed(why)) => Failure::BadRequest((*why).into()),
+        Failed::Body(_) => Failure::BadRequest("the body ended before its end".into()),
+        Failed::TimedOut => {
+            tracing::warn!(upstream = route.upstream.name, %endpoint, "the upstream did not answer in time");
+            Failure::UpstreamTimedOut
+        }
+        Failed::Unreachable(error) => {
+            tracing::warn!(upstream = route.upstream.name, %endpoint, %error, "could not connect to the upstream");
+            Failure::UpstreamFailed(UpstreamFault::Connect)
+        }
+        Failed::Broken(why) => {
+            tracing::warn!(upstream = route.upstream.name, %endpoint, error = why, "the upstream gave no proper answer");
+            Failure::UpstreamFailed(UpstreamFault::Closed)
+        }
+    }
+}

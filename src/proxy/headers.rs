@@ -1,0 +1,224 @@
+//! Which fields cross the gateway: hop-by-hop ones stay on their hop (RFC 9110 §7.6.1), forwarding fields are written by
+//! us, and what strangers say about forwarding is dropped.
+
+use crate::http1::encode;
+use bytes::{BufMut, BytesMut};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::fmt::Write;
+use std::net::IpAddr;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longer ones are not an identifier but a way to fill logs.
+const REQUEST_ID_MAX: usize = 128;
+
+/// What the forwarding fields say.
+pub struct Hop<'a> {
+    pub peer: IpAddr,
+    /// The peer is a trusted proxy: what it says of the hops before it is passed on.
+    pub trusted: bool,
+    /// As the client named it; what `Host` will say.
+    pub host: &'a [u8],
+    pub request_id: &'a str,
+    /// Of a request to leave HTTP behind: `websocket`.
+    pub upgrade: Option<&'a HeaderValue>,
+}
+
+/// Writes the end-to-end fields of a request, then ours. Framing fields and the closing line are the caller's.
+pub fn write_request(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
+    encode::field(out, "host", hop.host);
+    let named = named_by_connection(headers);
+    for (name, value) in headers {
+        if !(is_hop_by_hop(name) || named.contains(name) || is_ours(name, hop)) {
+            encode::field(out, name.as_str(), value.as_bytes());
+        }
+    }
+    if headers.get_all(TE).iter().any(|line| lists(line, "trailers")) {
+        encode::field(out, "te", b"trailers");
+    }
+    if let Some(protocol) = hop.upgrade {
+        encode::field(out, "connection", b"upgrade");
+        encode::field(out, "upgrade", protocol.as_bytes());
+    }
+    write_forwarding(out, headers, hop);
+    encode::field(out, "via", b"1.1 staunch");
+    encode::field(out, "x-request-id", hop.request_id.as_bytes());
+}
+
+fn write_forwarding(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
+    out.put_slice(b"x-forwarded-for: ");
+    if hop.trusted {
+        for line in headers.get_all(X_FORWARDED_FOR).iter().filter(|line| !line.is_empty()) {
+            out.extend_from_slice(line.as_bytes());
+            out.put_slice(b", ");
+        }
+    }
+    // Writing into a BytesMut that grows cannot fail.
+    let _ = write!(out, "{}\r\n", hop.peer);
+    if !(hop.trusted && headers.contains_key(X_FORWARDED_PROTO)) {
+        encode::field(out, "x-forwarded-proto", b"http");
+    }
+    if !(hop.trusted && headers.contains_key(X_FORWARDED_HOST)) {
+        encode::field(out, "x-forwarded-host", hop.host);
+    }
+}
+
+/// Fields that we write, or that only a trusted proxy may.
+fn is_ours(name: &HeaderName, hop: &Hop<'_>) -> bool {
+    if name == HOST || name == X_REQUEST_ID || name == X_FORWARDED_FOR {
+        return true;
+    }
+    let forwarding = name == X_FORWARDED_PROTO
+        || name == X_FORWARDED_HOST
+        || name == X_FORWARDED_PORT
+        || name == X_REAL_IP
+        || name == FORWARDED;
+    forwarding && !hop.trusted
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    name == CONNECTION
+        || name == CONTENT_LENGTH
+        || name == TRANSFER_ENCODING
+        || name == TE
+        || name == UPGRADE
+        || name == KEEP_ALIVE
+        || name == PROXY_CONNECTION
+        || name == PROXY_AUTHORIZATION
+        || name == PROXY_AUTHENTICATE
+}
+
+/// Takes the hop-by-hop fields off an answer. `Content-Length` stays: an answer to HEAD tells it without having a body.
+pub fn strip_answer(headers: &mut HeaderMap) {
+    for name in named_by_connection(headers) {
+        headers.remove(name);
+    }
+    let stays = |name: &HeaderName| name == CONTENT_LENGTH || !is_hop_by_hop(name);
+    if headers.keys().all(stays) {
+        return;
+    }
+    for name in [CONNECTION, TRANSFER_ENCODING, TE, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE] {
+        headers.remove(name);
+    }
+}
+
+/// Fields that `Connection` declares hop-by-hop, `close` and `keep-alive` aside. Those that frame or route the message are
+/// not the client's to take off it.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let words = headers.get_all(CONNECTION).iter().flat_map(|line| line.as_bytes().split(|octet| *octet == b','));
+    words
+        .map(<[u8]>::trim_ascii)
+        .filter(|word| !(word.eq_ignore_ascii_case(b"close") || word.eq_ignore_ascii_case(b"keep-alive")))
+        .filter_map(|word| HeaderName::from_bytes(word).ok())
+        .filter(|name| name != CONTENT_LENGTH && name != HOST)
+        .collect()
+}
+
+/// The protocol a request wants to change to, if it is one that is passed on. `h2c` is not: behind our back the upstream
+/// would take further requests past every limit.
+pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get_all(CONNECTION).iter().any(|line| lists(line, "upgrade"));
+    let protocol = headers.get(UPGRADE).filter(|_| asked)?;
+    protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
+}
+
+fn lists(value: &HeaderValue, word: &str) -> bool {
+    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
+pub fn request_id(headers: &HeaderMap) -> String {
+    let mut lines = headers.get_all(X_REQUEST_ID).iter();
+    match (lines.next().and_then(|value| value.to_str().ok()), lines.next()) {
+        (Some(text), None) if is_identifier(text) => text.to_owned(),
+        _ => format!("{:032x}", fastrand::u128(..)),
+    }
+}
+
+fn is_identifier(text: &str) -> bool {
+    let plain =
+        |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.' | b':' | b'/' | b'+' | b'=');
+    !text.is_empty() && text.len() <= REQUEST_ID_MAX && text.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn written(headers: &HeaderMap, trusted: bool) -> String {
+        let peer = [192, 0, 2, 1].into();
+        let hop = Hop { peer, trusted, host: b"shop", request_id: "id", upgrade: None };
+        let mut out = BytesMut::new();
+        write_request(&mut out, headers, &hop);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn hop_by_hop_fields_and_those_connection_names_stay_here() {
+        let sent = fields(&[
+            ("connection", "X-Secret, close, Host, content-length"),
+            ("x-secret", "1"),
+            ("keep-alive", "300"),
+            ("te", "gzip, trailers"),
+            ("upgrade", "h2c"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "5"),
+            ("x-kept", "1"),
+        ]);
+        assert_eq!(
+            written(&sent, false),
+            "host: shop\r\nx-kept: 1\r\nte: trailers\r\nx-forwarded-for: 192.0.2.1\r\nx-forwarded-proto: http\r\n\
+             x-forwarded-host: shop\r\nvia: 1.1 staunch\r\nx-request-id: id\r\n"
+        );
+    }
+
+    #[test]
+    fn a_strangers_forwarding_fields_are_dropped_and_a_proxys_passed_on() {
+        let sent = fields(&[
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=203.0.113.9"),
+            ("x-real-ip", "203.0.113.9"),
+        ]);
+        let stranger = written(&sent, false);
+        assert!(!stranger.contains("203.0.113.9") && stranger.contains("x-forwarded-proto: http\r\n"), "{stranger}");
+        let proxy = written(&sent, true);
+        assert!(proxy.contains("x-forwarded-for: 203.0.113.9, 198.51.100.1, 192.0.2.1\r\n"), "{proxy}");
+        assert!(proxy.contains("x-forwarded-proto: https\r\n") && proxy.contains("forwarded: for="), "{proxy}");
+    }
+
+    #[test]
+    fn only_a_websocket_that_is_asked_for_is_an_upgrade() {
+        assert!(wanted_upgrade(&fields(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])).is_some());
+        assert!(wanted_upgrade(&fields(&[("upgrade", "websocket")])).is_none());
+        assert!(wanted_upgrade(&fields(&[("connection", "upgrade"), ("upgrade", "h2c")])).is_none());
+    }
+
+    #[test]
+    fn a_request_id_is_kept_if_it_is_one_identifier() {
+        assert_eq!(request_id(&fields(&[("x-request-id", "3f2a-77.B_x")])), "3f2a-77.B_x");
+        for odd in [&[("x-request-id", "a b\"<script>")][..], &[("x-request-id", "a"), ("x-request-id", "b")], &[]] {
+            assert_eq!(request_id(&fields(odd)).len(), 32);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What a request owes to the connection it came by.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The other end of a client's connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    pub bounds: Arc<Bounds>,
+}
+
+/// A listener's bounds on what its clients send, and how slowly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// For a request's head, from its first octet.
+    pub header_timeout: Duration,
+    /// Between two requests on a connection.
+    pub keep_alive_timeout: Duration,
+    /// Between two reads of a request's body.
+    pub body_pause: Duration,
+    /// How long a client may take nothing of an answer that is ready for it.
+    pub stall_timeout: Duration,
+    pub max_header_bytes: usize,
+    /// `u64::MAX`: unlimited.
+    pub max_body_bytes: u64,
+}

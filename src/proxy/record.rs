@@ -1,0 +1,192 @@
+//! The end of a request, told once: one metric update, one access line. A request that is dropped midway is told too.
+
+use super::policy::{Route, Snapshot};
+use super::service::Gateway;
+use crate::clock;
+use crate::limit::{Limit, Outcome as Ruled, Ruling};
+use crate::message::{Body, BodyError, Request, Response};
+use crate::telemetry::access::{Entry, Requests};
+use crate::telemetry::log;
+use crate::telemetry::metrics::{Outcome, Verdict};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// What the log says of a client that left before its answer; nginx's number for the same.
+const CLIENT_LEFT: u16 = 499;
+
+#[derive(Debug)]
+pub struct Record {
+    gateway: Rc<Gateway>,
+    snapshot: Rc<Arc<Snapshot>>,
+    begun: Instant,
+    client: IpAddr,
+    route: Option<Arc<Route>>,
+    outcome: Outcome,
+    status: u16,
+    bytes_out: u64,
+    /// The limit that decided against the request.
+    limit: Option<Arc<Limit>>,
+    decision: Option<Verdict>,
+    /// What only the access log needs; absent where none is kept.
+    line: Option<Box<Line>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    method: http::Method,
+    host: String,
+    path: String,
+    proto: http::Version,
+    request_id: String,
+    upstream: String,
+}
+
+impl Record {
+    pub fn begin(gateway: Rc<Gateway>, snapshot: Rc<Arc<Snapshot>>, client: IpAddr, request: &Request) -> Self {
+        let logs = snapshot.access != Requests::Off && log::at_info();
+        let line = logs.then(|| {
+            let path = request.target.split(|octet| *octet == b'?').next().unwrap_or_default();
+            let host =
+                request.authority.as_deref().or_else(|| request.headers.get(http::header::HOST).map(|h| h.as_bytes()));
+            Box::new(Line {
+                method: request.method.clone(),
+                host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
+                path: String::from_utf8_lossy(path).into_owned(),
+                proto: request.version,
+                request_id: String::new(),
+                upstream: String::new(),
+            })
+        });
+        Self {
+            gateway,
+            snapshot,
+            begun: clock::now(),
+            client,
+            route: None,
+            outcome: Outcome::Forwarded,
+            status: CLIENT_LEFT,
+            bytes_out: 0,
+            limit: None,
+            decision: None,
+            line,
+        }
+    }
+
+    pub fn routed(&mut self, route: Arc<Route>, path: &str) {
+        if let Some(line) = &mut self.line {
+            path.clone_into(&mut line.path);
+        }
+        self.route = Some(route);
+    }
+
+    pub fn ruled(&mut self, ruling: &Ruling, route: &Route) {
+        let decided_by = ruling.decided_by.and_then(|index| route.limits.get(index));
+        self.limit = decided_by.map(|limit| limit.limit.clone());
+        self.decision = match ruling.outcome {
+            Ruled::Pass if ruling.told.is_empty() => None,
+            Ruled::Pass => Some(Verdict::Allowed),
+            Ruled::Refused => Some(Verdict::Limited),
+            Ruled::Closed { .. } | Ruled::MissingKey(_) => None,
+        };
+    }
+
+    pub fn outcome(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    pub fn forwarded(&mut self, request_id: &str, upstream: &dyn std::fmt::Display) {
+        if let Some(line) = &mut self.line {
+            request_id.clone_into(&mut line.request_id);
+            line.upstream = upstream.to_string();
+        }
+    }
+
+    /// Hands the answer on; the record is told when its body has ended.
+    pub fn finish(mut self, mut response: Response) -> Response {
+        self.status = response.status.as_u16();
+        match (&response.body, &mut response.tunnel) {
+            (_, Some(tunnel)) => tunnel.held = Some(Box::new(self)),
+            (Body::Empty, None) => {}
+            (Body::Full(bytes), None) => self.bytes_out = bytes.len() as u64,
+            (Body::Stream(_), None) => {
+                let body = std::mem::take(&mut response.body);
+                response.body = Body::Stream(Box::pin(Recorded { body, record: self }));
+            }
+        }
+        response
+    }
+
+    fn write_line(&self) {
+        let Some(line) = self.line.as_ref().filter(|_| self.snapshot.access.include(self.outcome)) else { return };
+        self.gateway.log(&Entry {
+            wall_us: clock::wall_us(),
+            client: self.client,
+            method: line.method.as_str(),
+            host: &line.host,
+            path: &line.path,
+            proto: proto(line.proto),
+            route: self.route.as_ref().map_or("", |route| &route.name),
+            status: self.status,
+            outcome: self.outcome,
+            limit: self.limit.as_ref().map(|limit| (&*limit.policy, &*limit.name)),
+            decision: self.decision,
+            duration_us: clock::micros(clock::now().duration_since(self.begun)),
+            bytes_out: self.bytes_out,
+            request_id: &line.request_id,
+            upstream: &line.upstream,
+        });
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let metrics = self.route.as_ref().map_or(self.gateway.unrouted(), |route| &route.metrics);
+        metrics.count(self.outcome, clock::now().duration_since(self.begun).as_secs_f64());
+        self.write_line();
+    }
+}
+
+fn proto(version: http::Version) -> &'static str {
+    match version {
+        http::Version::HTTP_10 => "HTTP/1.0",
+        http::Version::HTTP_11 => "HTTP/1.1",
+        _ => "HTTP/2.0",
+    }
+}
+
+/// A body with the record of its request.
+struct Recorded {
+    body: Body,
+    record: Record,
+}
+
+impl http_body::Body for Recorded {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let recorded = self.get_mut();
+        let next = Pin::new(&mut recorded.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &next {
+            recorded.record.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        if let Poll::Ready(Some(Err(BodyError::UpstreamBroke))) = &next {
+            recorded.record.outcome = Outcome::UpstreamError;
+        }
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

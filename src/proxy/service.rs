@@ -1,0 +1,171 @@
+//! The life of a request, on one page. Each step is a call into one room; what a step leaves is used by the next.
+
+use super::forward::{self, Admitted};
+use super::peer::Peer;
+use super::policy::Snapshot;
+use super::record::Record;
+use crate::clock;
+use crate::identify::Facts;
+use crate::limit::{Limiter, Outcome, Ruling};
+use crate::message::{Body, Request, Response};
+use crate::respond::{self, Failure};
+use crate::route::{normalise, normalise_host, split_target};
+use crate::telemetry::access::{AccessLog, Entry};
+use crate::telemetry::metrics::{self, RouteMetrics};
+use crate::upstream::Upstreams;
+use http_body::Body as _;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// One core's gateway: the policy in force and what it works with.
+#[derive(Debug)]
+pub struct Gateway {
+    in_force: RefCell<InForce>,
+    upstreams: Upstreams,
+    access: Rc<AccessLog>,
+    unrouted: RouteMetrics,
+}
+
+#[derive(Clone, Debug)]
+struct InForce {
+    snapshot: Rc<Arc<Snapshot>>,
+    limiter: Rc<Limiter>,
+}
+
+impl Gateway {
+    #[must_use]
+    pub fn new(snapshot: Arc<Snapshot>, limiter: Limiter) -> Rc<Self> {
+        Rc::new(Self {
+            in_force: RefCell::new(InForce { snapshot: Rc::new(snapshot), limiter: Rc::new(limiter) }),
+            upstreams: Upstreams::default(),
+            access: Rc::new(AccessLog::new()),
+            unrouted: RouteMetrics::new(""),
+        })
+    }
+
+    /// Puts another policy in force, for the requests that begin from now on.
+    pub fn replace(&self, snapshot: Arc<Snapshot>, limiter: Limiter) {
+        self.in_force.replace(InForce { snapshot: Rc::new(snapshot), limiter: Rc::new(limiter) });
+    }
+
+    /// Answers one request. Dropped midway, it ends all work for it.
+    pub async fn serve(self: &Rc<Self>, peer: &Peer, request: Request) -> Response {
+        let InForce { snapshot, limiter } = self.in_force.borrow().clone();
+        let client = snapshot.client_addr.client(peer.address.ip(), &request.headers);
+        let mut record = Record::begin(self.clone(), snapshot.clone(), client, &request);
+        let facts = Known { snapshot: &snapshot, limiter: &limiter, peer, client };
+        let response = match self.handle(&facts, request, &mut record).await {
+            Ok(response) => response,
+            Err(failure) => fail(&failure, &mut record),
+        };
+        record.finish(response)
+    }
+
+    async fn handle(&self, known: &Known<'_>, request: Request, record: &mut Record) -> Result<Response, Failure> {
+        // normalise: the path and the host, once, for matching and for forwarding
+        let target = request.target.clone();
+        let (raw_path, query) = split_target(&target).map_err(bad)?;
+        let path = normalise(raw_path).map_err(bad)?;
+        let named_host = forward::host(&request).unwrap_or_default().to_owned();
+        let host = normalise_host(&named_host).map_err(bad)?;
+
+        // route
+        let found = known.snapshot.routes.find(&host, path.matching(), &request.method, &request.headers);
+        let route = found.ok_or(Failure::NoRoute)?.clone();
+        record.routed(route.clone(), path.forwarded());
+        if request.body.size_hint().lower() > known.peer.bounds.max_body_bytes {
+            return Err(Failure::BodyTooLarge);
+        }
+
+        // identify and decide: all limits together
+        let facts = Facts {
+            client: known.client,
+            method: &request.method,
+            host: &host,
+            path: path.matching(),
+            query,
+            headers: &request.headers,
+            route: &route.name,
+        };
+        let ruling =
+            if route.limits.is_empty() { Ruling::pass() } else { known.limiter.decide(&route.limits, &facts).await };
+        record.ruled(&ruling, &route);
+
+        // respond, or forward
+        let wall_us = clock::wall_us();
+        let style = &known.snapshot.style;
+        let mut response = match ruling.outcome {
+            Outcome::Refused => {
+                record.outcome(metrics::Outcome::Limited);
+                return Ok(own(respond::refuse(&request.headers, &ruling.told, style, wall_us)));
+            }
+            Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record),
+            Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record),
+            Outcome::Pass => {
+                let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
+                let peer = known.peer.address.ip().to_canonical();
+                let admitted = Admitted { request, path, query, peer, trusted };
+                forward::forward(self, &route, admitted, record).await.unwrap_or_else(|failure| fail(&failure, record))
+            }
+        };
+
+        // annotate: whatever answer goes out
+        if !route.limits.is_empty() {
+            respond::annotate(&mut response.headers, &ruling.told, style, wall_us);
+        }
+        Ok(response)
+    }
+
+    pub(super) fn upstreams(&self) -> &Upstreams {
+        &self.upstreams
+    }
+
+    pub(super) fn unrouted(&self) -> &RouteMetrics {
+        &self.unrouted
+    }
+
+    /// Counts what could not be read as a request.
+    pub fn count_malformed(&self) {
+        self.unrouted.count(metrics::Outcome::BadRequest, 0.0);
+    }
+
+    /// Writes an access line; the lines of one turn of the event loop leave together.
+    pub(super) fn log(&self, entry: &Entry<'_>) {
+        if self.access.line(entry) {
+            let access = self.access.clone();
+            tokio::task::spawn_local(async move {
+                tokio::task::yield_now().await;
+                access.flush();
+            });
+        }
+    }
+
+    /// Closes upstream connections that have been idle for too long; called every few seconds.
+    pub fn sweep(&self) {
+        self.upstreams.sweep();
+    }
+}
+
+/// What is known of a request before its route.
+struct Known<'a> {
+    snapshot: &'a Snapshot,
+    limiter: &'a Limiter,
+    peer: &'a Peer,
+    client: std::net::IpAddr,
+}
+
+fn bad(error: impl std::fmt::Display) -> Failure {
+    Failure::BadRequest(error.to_string().into())
+}
+
+fn fail(failure: &Failure, record: &mut Record) -> Response {
+    record.outcome(failure.outcome());
+    own(failure.response())
+}
+
+/// An answer of our own.
+fn own(answer: http::Response<bytes::Bytes>) -> Response {
+    let (parts, body) = answer.into_parts();
+    Response::new(parts.status, parts.headers, Body::from(body))
+}

@@ -1,0 +1,171 @@
+//! The rate-limit fields of an answer: `X-RateLimit-*` from the tightest limit, `RateLimit` and `RateLimit-Policy`
+//! (draft-ietf-httpapi-ratelimit-headers, RFC 9651 syntax) from all of them.
+//!
+//! Promises each field once, whatever the upstream sent, and nothing that a client could be misled by: waits are rounded
+//! up, and where no wait helps none is told (no `t`, no `X-RateLimit-Reset`). On every request's path: one buffer, one
+//! shared allocation, no formatting machinery.
+
+use super::{Reset, Style};
+use crate::limit::Told;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::ops::Range;
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// RFC 9651 §3.3.1: fifteen digits.
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+const SECOND_US: u64 = 1_000_000;
+
+/// Replaces whatever rate-limit fields an answer has by ours. For the answers of limited routes only; `told` may be empty
+/// there (all limits exempt, skipped, unlimited or shadow), and then the upstream's fields go and none come.
+///
+/// `wall_us` is the wall clock, for `X-RateLimit-Reset` as an epoch.
+pub fn annotate(headers: &mut HeaderMap, told: &[Told], style: &Style, wall_us: u64) {
+    strip(headers);
+    let Some(tightest) = tightest(told) else { return };
+    let mut page = Page { text: BytesMut::with_capacity(80 + 80 * told.len()), marks: [const { 0..0 }; 5] };
+    if style.x_ratelimit {
+        page.write(0, |text| integer(text, tightest.capacity));
+        page.write(1, |text| integer(text, tightest.remaining));
+        if let Some(wait_us) = wait_us(tightest) {
+            page.write(2, |text| integer(text, reset(wait_us, tightest.refused, style.reset, wall_us)));
+        }
+    }
+    if style.ratelimit {
+        page.write(3, |text| list(text, told, policy));
+        page.write(4, |text| list(text, told, standing));
+    }
+    page.insert_into(headers);
+}
+
+/// The refused one with the longest wait, "no wait helps" being the longest; else the one with the fewest remaining;
+/// of equals the first.
+#[must_use]
+pub fn tightest(told: &[Told]) -> Option<&Told> {
+    // Smaller is tighter; `min_by_key` keeps the first of equals.
+    told.iter().min_by_key(|told| {
+        if told.refused { (0, u64::MAX - told.retry_after_us.unwrap_or(u64::MAX)) } else { (1, told.remaining) }
+    })
+}
+
+/// Whole seconds, rounded up.
+#[must_use]
+pub fn seconds_up(us: u64) -> u64 {
+    us.div_ceil(SECOND_US)
+}
+
+/// The seconds of `Retry-After`: rounded up, and never 0, which clients read as "at once".
+#[must_use]
+pub fn retry_after_s(us: u64) -> u64 {
+    seconds_up(us).max(1)
+}
+
+/// Until the limit is whole again; of a refused one, until the request would pass. `None`: never.
+fn wait_us(told: &Told) -> Option<u64> {
+    if told.refused { told.retry_after_us } else { Some(told.reset_us) }
+}
+
+fn delta_s(wait_us: u64, refused: bool) -> u64 {
+    if refused { retry_after_s(wait_us) } else { seconds_up(wait_us) }
+}
+
+fn reset(wait_us: u64, refused: bool, form: Reset, wall_us: u64) -> u64 {
+    match form {
+        Reset::Epoch => seconds_up(wall_us.saturating_add(wait_us)),
+        Reset::Delta => delta_s(wait_us, refused),
+    }
+}
+
+fn list(text: &mut BytesMut, told: &[Told], parameters: fn(&mut BytesMut, &Told)) {
+    for (index, told) in told.iter().enumerate() {
+        if index > 0 {
+            text.put_slice(b", ");
+        }
+        string(text, &told.name);
+        parameters(text, told);
+    }
+}
+
+/// `;q=100;w=60`. A limit without a window (`concurrency`) has no `w`.
+fn policy(text: &mut BytesMut, told: &Told) {
+    parameter(text, b";q=", told.capacity);
+    if told.window_us > 0 {
+        parameter(text, b";w=", seconds_up(told.window_us));
+    }
+}
+
+/// `;r=99;t=60`.
+fn standing(text: &mut BytesMut, told: &Told) {
+    parameter(text, b";r=", told.remaining);
+    if let Some(wait_us) = wait_us(told) {
+        parameter(text, b";t=", delta_s(wait_us, told.refused));
+    }
+}
+
+fn parameter(text: &mut BytesMut, name: &[u8], value: u64) {
+    text.put_slice(name);
+    integer(text, value.min(INTEGER_MAX));
+}
+
+fn integer(text: &mut BytesMut, value: u64) {
+    text.put_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// RFC 9651 §3.3.3. A byte that a string cannot hold becomes `?`: the configuration allows none, and a field that does
+/// not parse would cost the client all the others in it.
+fn string(text: &mut BytesMut, name: &str) {
+    text.put_u8(b'"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.put_slice(&[b'\\', byte]),
+            b' '..=b'~' => text.put_u8(byte),
+            _ => text.put_u8(b'?'),
+        }
+    }
+    text.put_u8(b'"');
+}
+
+/// Removes every rate-limit field an upstream may have sent, its dialects included (`x-ratelimit-used`, …): a mixture of
+/// two limiters' fields is worse than either. Most answers have none, and pay one look at their names.
+fn strip(headers: &mut HeaderMap) {
+    let theirs = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.starts_with("x-ratelimit-") || name == "ratelimit" || name == "ratelimit-policy"
+    };
+    while let Some(name) = headers.keys().find(theirs).cloned() {
+        headers.remove(name);
+    }
+}
+
+/// The values of all fields in one buffer, so that they share one allocation.
+struct Page {
+    text: BytesMut,
+    /// Where each value lies, in the order of `insert_into`; empty: not told.
+    marks: [Range<usize>; 5],
+}
+
+impl Page {
+    fn write(&mut self, field: usize, value: impl FnOnce(&mut BytesMut)) {
+        let from = self.text.len();
+        value(&mut self.text);
+        self.marks[field] = from..self.text.len();
+    }
+
+    fn insert_into(self, headers: &mut HeaderMap) {
+        let text: Bytes = self.text.freeze();
+        for (name, mark) in [LIMIT, REMAINING, RESET, POLICY, RATELIMIT].into_iter().zip(self.marks) {
+            if mark.is_empty() {
+                continue;
+            }
+            // Digits and printable ASCII are always a field value.
+            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(mark)) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}

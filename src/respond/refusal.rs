@@ -1,0 +1,135 @@
+//! The refusal: status, `Retry-After`, the rate-limit fields and a body that says which limits refused and for how long.
+//!
+//! Promises a wait that is true: `Retry-After` is the longest of the refusing limits' waits, rounded up, and absent exactly
+//! when one of them is past waiting for. A gRPC call is refused in gRPC's own form. No `Cache-Control`: a 429 is never
+//! stored by caches (RFC 6585 §4). The server drops the body of an answer to HEAD.
+
+use super::fields::{annotate, retry_after_s};
+use super::problem::{self, Problem};
+use super::{RefusalBody, Style};
+use crate::limit::Told;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use std::fmt::Write;
+
+/// Registered in IANA's "HTTP Problem Types".
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// RFC 9457 §3.1.3: a title belongs to its type, so it stays when `status` is another than 429.
+const TITLE: &str = "Too Many Requests";
+
+const GRPC: &[u8] = b"application/grpc";
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// gRFC A6: milliseconds to wait, or a negative number for "do not retry".
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+/// `RESOURCE_EXHAUSTED`.
+const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+
+/// The answer to a request that at least one of `told` refused, complete with its fields. `request` are the request's
+/// headers (its content type chooses between HTTP and gRPC), `wall_us` the wall clock.
+#[must_use]
+pub fn refuse(request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) -> Response<Bytes> {
+    let wait_us = wait_us(told);
+    let mut answer = if is_grpc(request) { grpc(told, wait_us) } else { plain(told, style, wait_us) };
+    annotate(answer.headers_mut(), told, style, wall_us);
+    answer
+}
+
+/// Whether the content type is `application/grpc`, alone, with a `+format` or with parameters. `application/grpc-web` is
+/// not: it travels as plain HTTP and its clients read the HTTP status.
+#[must_use]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes) else { return false };
+    let Some((head, rest)) = kind.split_at_checked(GRPC.len()) else { return false };
+    head.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
+}
+
+/// When the whole request would pass: the longest wait of those that refuse. `None`: no wait helps.
+fn wait_us(told: &[Told]) -> Option<u64> {
+    let mut refusing = told.iter().filter(|told| told.refused).peekable();
+    refusing.peek()?;
+    refusing.try_fold(0, |longest, told| told.retry_after_us.map(|wait_us| wait_us.max(longest)))
+}
+
+fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response<Bytes> {
+    let (content_type, body) = match &style.body {
+        RefusalBody::Problem => (problem::CONTENT_TYPE, document(told, style.status, wait_us)),
+        RefusalBody::Text => (
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+            Bytes::from(format!("{TITLE}: {}\n", detail(told, wait_us))),
+        ),
+        RefusalBody::Custom { content_type, text } => (content_type.clone(), text.clone()),
+    };
+    let mut answer = Response::new(body);
+    *answer.status_mut() = style.status;
+    answer.headers_mut().reserve(8);
+    answer.headers_mut().insert(CONTENT_TYPE, content_type);
+    if let Some(wait_us) = wait_us {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s(wait_us)));
+    }
+    answer
+}
+
+fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
+    let problem = Problem::new(QUOTA_EXCEEDED, TITLE, status)
+        .member("detail", &detail(told, wait_us))
+        .list("violated-policies", refusing(told));
+    match wait_us {
+        Some(wait_us) => problem.number("retry_after_ms", milliseconds(wait_us)).finish(),
+        None => problem.finish(),
+    }
+}
+
+/// Trailers-only: HTTP 200, the status among the headers, no body. Its length is not told either, as a gRPC stream has none.
+fn grpc(told: &[Told], wait_us: Option<u64>) -> Response<Bytes> {
+    let mut answer = Response::new(Bytes::new());
+    let headers = answer.headers_mut();
+    headers.reserve(9);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, RESOURCE_EXHAUSTED);
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&detail(told, wait_us))) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    let pushback = wait_us.map_or(HeaderValue::from_static("-1"), |wait_us| HeaderValue::from(milliseconds(wait_us)));
+    headers.insert(GRPC_PUSHBACK, pushback);
+    answer
+}
+
+/// One sentence for people.
+fn detail(told: &[Told], wait_us: Option<u64>) -> String {
+    let mut text = String::with_capacity(96);
+    text.push_str("Over the limit ");
+    for (index, name) in refusing(told).enumerate() {
+        text.push_str(if index > 0 { ", " } else { "" });
+        text.push_str(name);
+    }
+    // Writing to a `String` does not fail.
+    let _ = match wait_us {
+        Some(wait_us) => write!(text, "; try again in {} s.", retry_after_s(wait_us)),
+        None => write!(text, "; waiting will not help."),
+    };
+    text
+}
+
+fn refusing(told: &[Told]) -> impl Iterator<Item = &str> {
+    told.iter().filter(|told| told.refused).map(|told| &*told.name)
+}
+
+/// Rounded up, so that waiting as told is waiting long enough; never 0.
+fn milliseconds(us: u64) -> u64 {
+    us.div_ceil(1000).max(1)
+}
+
+/// gRPC over HTTP/2, "Responses": everything but printable ASCII, and `%` itself, is escaped.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() + 8);
+    for byte in text.bytes() {
+        if matches!(byte, b' '..=b'~') && byte != b'%' {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}

@@ -1,0 +1,177 @@
+//! One HTTP/1.1 connection to an endpoint, and one exchange on it: the request goes out while the answer is awaited.
+//!
+//! No task and no channel of its own: the client's task drives it, and dropping the exchange closes the connection.
+
+use super::answer::AnswerBody;
+use super::pool::Pool;
+use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
+use crate::message::BodyError;
+use bytes::{Bytes, BytesMut};
+use http::{Method, StatusCode, Version};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// An answer's head may not be larger; nginx's default is 8 KiB, and cookies have grown since.
+const MAX_HEAD: usize = 64 * 1024;
+/// Room made for each read.
+pub(super) const READ: usize = 16 * 1024;
+
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) io: TcpStream,
+    pub(super) input: BytesMut,
+    timer: Timer,
+    /// Taken from the pool: the endpoint may have closed it meanwhile.
+    pub(super) reused: bool,
+}
+
+/// Why an exchange gave no answer.
+#[derive(Debug)]
+pub enum ExchangeError {
+    /// The connection ended before an octet of the answer came.
+    Unanswered(io::Error),
+    /// The answer broke off within its head, or is no HTTP/1.1 that we pass on.
+    Malformed(&'static str),
+    TimedOut,
+    /// The client's body failed; the upstream is not to blame.
+    Body(BodyError),
+}
+
+/// The head of an answer, and what follows it.
+#[derive(Debug)]
+pub enum Exchanged {
+    Answer(ResponseHead, AnswerBody),
+    /// 101: the connection is no longer HTTP.
+    Switched(ResponseHead, Connection),
+}
+
+/// What an answer depends on besides itself.
+pub struct Asked<'a> {
+    pub method: &'a Method,
+    /// The request asked for an upgrade, so a 101 may be passed on.
+    pub upgrade: bool,
+    pub deadline: Instant,
+}
+
+impl Connection {
+    #[must_use]
+    pub fn new(io: TcpStream) -> Self {
+        Self { io, input: BytesMut::new(), timer: Timer::default(), reused: false }
+    }
+
+    /// The socket, and what was read from it and not used.
+    #[must_use]
+    pub fn into_parts(self) -> (TcpStream, Bytes) {
+        (self.io, self.input.freeze())
+    }
+
+    /// Whether an idle connection can still be used: nothing has come, not even its end.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut octet = [0];
+        self.input.is_empty()
+            && matches!(self.io.try_read(&mut octet), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Sends a request and reads the head of the answer; what is left of the request goes on while the answer's body is read.
+    pub async fn exchange(
+        mut self,
+        mut request: Sender,
+        asked: &Asked<'_>,
+        pool: &Rc<Pool>,
+    ) -> Result<Exchanged, ExchangeError> {
+        let mut sending = true;
+        loop {
+            let head = poll_fn(|cx| self.poll_head(&mut request, &mut sending, asked.deadline, cx)).await?;
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                return if asked.upgrade { Ok(Exchanged::Switched(head, self)) } else { Err(UNASKED) };
+            }
+            if head.status.is_informational() {
+                continue; // 100 was answered by us; the others are hints that a proxy need not pass on
+            }
+            let framing = framing::of_response(asked.method, head.status, head.version, &head.headers)
+                .map_err(ExchangeError::Malformed)?;
+            let reusable = framing != Framing::UntilClose && keeps_alive(&head) && !sending;
+            let upload = sending.then_some(request);
+            let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
+            return Ok(Exchanged::Answer(head, body));
+        }
+    }
+
+    fn poll_head(
+        &mut self,
+        request: &mut Sender,
+        sending: &mut bool,
+        deadline: Instant,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ResponseHead, ExchangeError>> {
+        if *sending {
+            match request.poll_send(&mut self.io, cx) {
+                Poll::Ready(Ok(())) => *sending = false,
+                Poll::Ready(Err(SendError::Body(error))) => return Poll::Ready(Err(ExchangeError::Body(error))),
+                // An endpoint may answer and close without reading on: its answer still counts.
+                Poll::Ready(Err(SendError::Io(error))) if self.input.is_empty() => {
+                    return Poll::Ready(self.last_words(error));
+                }
+                Poll::Ready(Err(SendError::Io(_))) | Poll::Pending => {}
+            }
+        }
+        loop {
+            match head::take_response(&mut self.input, MAX_HEAD) {
+                Ok(Some(head)) => return Poll::Ready(Ok(head)),
+                Ok(None) => {}
+                Err(HeadError::TooLarge) => return Poll::Ready(Err(TOO_LARGE)),
+                Err(HeadError::Malformed(why)) => return Poll::Ready(Err(ExchangeError::Malformed(why))),
+            }
+            match self.poll_read(cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(self.ended(io::ErrorKind::UnexpectedEof.into()))),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.ended(error))),
+                Poll::Pending => return self.timer.poll_at(deadline, cx).map(|()| Err(ExchangeError::TimedOut)),
+            }
+        }
+    }
+
+    /// The request could not be written to its end: takes an answer that may be there all the same.
+    fn last_words(&mut self, error: io::Error) -> Result<ResponseHead, ExchangeError> {
+        self.input.resize(READ, 0);
+        let length = self.io.try_read(&mut self.input).unwrap_or(0);
+        self.input.truncate(length);
+        match head::take_response(&mut self.input, MAX_HEAD) {
+            Ok(Some(head)) => Ok(head),
+            _ => Err(ExchangeError::Unanswered(error)),
+        }
+    }
+
+    fn ended(&self, error: io::Error) -> ExchangeError {
+        if self.input.is_empty() {
+            ExchangeError::Unanswered(error)
+        } else {
+            ExchangeError::Malformed("a head cut short")
+        }
+    }
+
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.input.reserve(READ);
+        pin!(self.io.read_buf(&mut self.input)).poll(cx)
+    }
+}
+
+const UNASKED: ExchangeError = ExchangeError::Malformed("a 101 that nobody asked for");
+const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too large");
+
+/// RFC 9112 §9.3.
+fn keeps_alive(head: &ResponseHead) -> bool {
+    let connection = head.headers.get_all(http::header::CONNECTION);
+    let says = |word: &str| connection.iter().any(|line| names(line.as_bytes(), word));
+    !says("close") && (head.version == Version::HTTP_11 || says("keep-alive"))
+}
+
+fn names(list: &[u8], word: &str) -> bool {
+    list.split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}

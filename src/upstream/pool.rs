@@ -1,0 +1,49 @@
+//! One core's idle connections to one endpoint, the last used first.
+
+use super::connection::Connection;
+use crate::clock;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+/// More idle connections than this to one endpoint from one core are closed, not kept.
+const MAX_IDLE: usize = 256;
+
+#[derive(Debug)]
+pub struct Pool {
+    idle: RefCell<Vec<(Connection, Instant)>>,
+    idle_timeout: Duration,
+}
+
+impl Pool {
+    #[must_use]
+    pub fn new(idle_timeout: Duration) -> Self {
+        Self { idle: RefCell::new(Vec::new()), idle_timeout }
+    }
+
+    /// A connection that is still open and was used less than the idle timeout ago.
+    pub fn take(&self) -> Option<Connection> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some((connection, _)) = idle.pop() {
+            if connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    pub fn put(&self, mut connection: Connection) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < MAX_IDLE {
+            connection.reused = true;
+            idle.push((connection, clock::now()));
+        }
+    }
+
+    /// Closes what has been idle for too long, or was closed by the endpoint; called every few seconds.
+    pub fn sweep(&self) {
+        let (now, limit) = (clock::now(), self.idle_timeout);
+        self.idle
+            .borrow_mut()
+            .retain(|(connection, since)| now.duration_since(*since) < limit && connection.is_quiet());
+    }
+}
