@@ -279,7 +279,9 @@ fn after_a_reload_a_node_that_stayed_keeps_its_state_and_one_that_left_leaves_th
         let client = Client::new(shards.clone());
         let key = key_on(&shards, 1, 1);
         one(&client, check(key, Algorithm::FixedWindow, 5)).await;
-        let shards = Shards::reloaded(after, &shards);
+        let before = shards;
+        let shards = Shards::reloaded(after, &before);
+        before.retire(Some(&shards));
         let up: Vec<_> = shards.health().into_iter().map(|shard| (shard.name, shard.up)).collect();
         assert_eq!(up, [("reloaded-n2".to_owned(), false), ("reloaded-n1".to_owned(), true)]);
         let page = staunch::telemetry::metrics::render();

@@ -18,14 +18,18 @@ pub struct Tended {
 impl Tended {
     /// Call it in the control thread's runtime.
     pub fn new(store: &model::Store) -> Self {
-        Self::with_memory(store, Arc::new(Memory::new(store.max_keys)))
+        Self::after(store, Arc::new(Memory::new(store.max_keys)), None)
     }
 
-    fn with_memory(store: &model::Store, memory: Arc<Memory>) -> Self {
+    fn after(store: &model::Store, memory: Arc<Memory>, before: Option<&Shards>) -> Self {
         match &store.backend {
             Backend::Memory => Self { counters: Counters::Memory(memory), watch: None },
             Backend::Redis(redis) => {
-                let shards = Shards::new(settings(redis, &store.key_prefix));
+                let settings = settings(redis, &store.key_prefix);
+                let shards = match before {
+                    Some(before) => Shards::reloaded(settings, before),
+                    None => Shards::new(settings),
+                };
                 let watch = tokio::spawn(shards.clone().maintain());
                 Self { counters: Counters::Redis { shards, local: memory }, watch: Some(watch) }
             }
@@ -46,8 +50,9 @@ impl Tended {
         if from.backend == to.backend && from.key_prefix == to.key_prefix {
             return;
         }
-        let next = Self::with_memory(to, self.counters.memory().clone());
-        if let Some(shards) = self.counters.shards() {
+        let before = self.counters.shards().map(|shards| &**shards);
+        let next = Self::after(to, self.counters.memory().clone(), before);
+        if let Some(shards) = before {
             shards.retire(next.counters.shards().map(|shards| &**shards));
         }
         *self = next;

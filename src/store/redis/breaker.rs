@@ -15,6 +15,8 @@ const OPEN: u8 = 2;
 pub(super) enum Change {
     None,
     Up,
+    /// It answers after failures that had not opened it.
+    Recovered,
     Opened,
 }
 
@@ -70,6 +72,7 @@ impl Breaker {
                 // The common case stays a read: all cores share this line.
                 if self.failures.load(Ordering::Relaxed) != 0 && self.failures.swap(0, Ordering::Relaxed) != 0 {
                     self.recoveries.fetch_add(1, Ordering::Release);
+                    return Change::Recovered;
                 }
                 return Change::None;
             }
@@ -122,7 +125,7 @@ mod tests {
     fn it_opens_at_the_given_failure_in_a_row_and_says_so_once() {
         let breaker = up(3);
         assert_eq!([breaker.failed(false), breaker.failed(false)], [Change::None; 2]);
-        assert_eq!(breaker.answered(), Change::None);
+        assert_eq!(breaker.answered(), Change::Recovered);
         assert_eq!([breaker.failed(false), breaker.failed(false)], [Change::None; 2]);
         assert_eq!(breaker.failed(false), Change::Opened);
         assert_eq!(breaker.failed(false), Change::None);
@@ -157,8 +160,7 @@ mod tests {
     fn an_answer_after_failures_that_did_not_open_it_is_a_recovery_too() {
         let breaker = up(5);
         breaker.failed(false);
-        breaker.answered();
-        breaker.answered();
+        assert_eq!([breaker.answered(), breaker.answered()], [Change::Recovered, Change::None]);
         assert_eq!(breaker.recoveries(), 1);
     }
 

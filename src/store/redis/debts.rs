@@ -3,7 +3,7 @@
 use super::connect::Link;
 use super::fault::Fault;
 use super::script::Call;
-use crate::store::{Check, CounterKey, ErrorKind};
+use crate::store::{Check, CounterKey};
 use parking_lot::Mutex;
 use redis::Value;
 use std::collections::HashMap;
@@ -92,8 +92,6 @@ async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<(), F
     match answer {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(Fault::calling(&error)),
-        Err(_) => {
-            Err(Fault { maybe_applied: true, ..Fault::before(ErrorKind::Timeout, "no answer within the timeout") })
-        }
+        Err(_) => Err(Fault::late()),
     }
 }

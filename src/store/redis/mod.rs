@@ -81,13 +81,10 @@ impl Shards {
         Self::of_gateway(settings, GATEWAY.clone(), None)
     }
 
-    /// After a reload: nodes that stayed the same keep their breaker and health, and nodes that left leave the metrics.
+    /// After a reload: nodes that stayed the same keep their breaker, their health and what is owed to them.
     #[must_use]
     pub fn reloaded(settings: Settings, before: &Self) -> Arc<Self> {
-        let next = Self::of_gateway(settings, before.gateway.clone(), Some(before));
-        let stays = |shard: &Arc<Shard>| next.list.iter().any(|other| other.name == shard.name);
-        before.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
-        next
+        Self::of_gateway(settings, before.gateway.clone(), Some(before))
     }
 
     /// As the gateway of the given name, unique among all that share the nodes.
@@ -95,7 +92,9 @@ impl Shards {
     pub fn of_gateway(settings: Settings, gateway: String, before: Option<&Self>) -> Arc<Self> {
         let ring = Ring::new(settings.nodes.iter().map(|node| node.name.as_str()));
         let shard = |node| {
-            let kept = before.filter(|before| before.settings.failures == settings.failures);
+            let kept = before.filter(|before| {
+                (before.settings.failures, &before.settings.key_prefix) == (settings.failures, &settings.key_prefix)
+            });
             let kept =
                 kept.and_then(|before| before.list.iter().zip(&before.settings.nodes).find(|(_, old)| *old == node));
             kept.map_or_else(|| Arc::new(Shard::new(node, settings.failures)), |(shard, _)| shard.clone())

@@ -23,8 +23,8 @@ pub(super) struct Shard {
     pub name: String,
     pub target: Target,
     pub metrics: ShardMetrics,
-    /// Told when the breaker opens: the probes begin.
-    pub opened: Notify,
+    /// Told when the breaker opens: the probes begin; and when failures end without that: what is owed is paid.
+    pub changed: Notify,
     /// What was admitted without it.
     pub debts: Debts,
     breaker: Breaker,
@@ -43,7 +43,7 @@ impl Shard {
             name: node.name.clone(),
             target: Target::new(node),
             metrics,
-            opened: Notify::new(),
+            changed: Notify::new(),
             debts: Debts::default(),
             breaker: Breaker::new(failures_max),
             last_error: Mutex::new(None),
@@ -67,8 +67,10 @@ impl Shard {
     }
 
     pub fn answered(&self) {
-        if self.breaker.answered() == Change::Up {
-            self.say_up("store shard answers");
+        match self.breaker.answered() {
+            Change::None | Change::Opened => {}
+            Change::Up => self.say_up("store shard answers"),
+            Change::Recovered => self.changed.notify_one(),
         }
     }
 
@@ -78,7 +80,7 @@ impl Shard {
         if self.breaker.failed(fault.is_lasting(self.breaker.has_answered())) == Change::Opened {
             self.show();
             self.say_open(fault);
-            self.opened.notify_one();
+            self.changed.notify_one();
         }
     }
 

@@ -49,8 +49,8 @@ async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
     loop {
         contact(&shards, &shard, &mut link).await;
         if shard.breaker().is_up() {
-            // The next heartbeat, or the opening, whichever comes first.
-            let _ = timeout(HEARTBEAT_EVERY, shard.opened.notified()).await;
+            // The next heartbeat, or a change, whichever comes first.
+            let _ = timeout(HEARTBEAT_EVERY, shard.changed.notified()).await;
         }
         if !shard.breaker().is_up() {
             link = None;
@@ -64,7 +64,7 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
     let result = timeout(shards.settings().timeout, trip(shards, shard, link)).await;
     let mut result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
     let breaker = shard.breaker();
-    if result.is_ok() && !breaker.is_up() {
+    if result.is_ok() {
         result = pay(shards, shard, link).await;
     }
     match result {
