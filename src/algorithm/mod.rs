@@ -1,13 +1,22 @@
 //! The rate algorithms: pure transitions of a small state, with no clock, no I/O and no store.
 //!
-//! Each has a twin in `lua/` that gives the same numbers to the microsecond (semantics: `docs`; proof: `tests/twins.rs`).
-//! A transition first looks (`State::decide`), and only if the whole request passes is the state charged
-//! (`State::charge`); what was charged can be given back (`State::release`).
+//! Each has a twin in `lua/` that gives the same numbers to the microsecond (proof: `tests/twins.rs`; both are judged by the
+//! naive models of `tests/reference.rs`). A state keeps what was used, never what is left, so a changed quota applies to it
+//! at once. A transition first looks (`State::decide`), and only if the whole request passes is the state charged
+//! (`State::charge`); what was charged can be given back (`State::release`). Time that runs backwards stands still.
 
 use crate::clock::Micros;
 
+mod fixed_window;
+mod sliding_window_counter;
+mod sliding_window_log;
+mod token_bucket;
+
+/// 2^53: the largest unit count and the last instant. Lua's numbers are exact up to here; both twins stop here.
+pub const LARGEST: u64 = 1 << 53;
+
 /// The numbers of one limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quota {
     /// N, units per period: 1 ..= 2^53. (0 and "unlimited" never reach a store.)
     pub units: u64,
@@ -49,46 +58,200 @@ pub struct Decision {
 
 /// One counter's state. Its time is the time of whoever holds it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
-    _owned_by_the_algorithm_helper: (),
+pub struct State(Kind);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    FixedWindow(fixed_window::Window),
+    SlidingWindowLog(Box<sliding_window_log::Log>),
+    SlidingWindowCounter(sliding_window_counter::Counter),
+    TokenBucket(token_bucket::Bucket),
+}
+
+/// What every algorithm answers. Instants, not waits: the wait is from the holder's `now`, even while its time stands still.
+trait Transition {
+    fn look(&self, quota: &Quota, now: Micros, cost: u64) -> Look;
+    fn charge(&mut self, quota: &Quota, now: Micros, cost: u64);
+    fn release(&mut self, quota: &Quota, now: Micros, cost: u64, charged_at: Micros);
+    fn whole_at(&self, quota: &Quota) -> Micros;
+}
+
+/// One look at a counter.
+struct Look {
+    /// What the limit holds when whole.
+    capacity: u64,
+    left: u64,
+    whole_at: Micros,
+    /// When it is whole if the cost is charged now; only read when the cost fits.
+    whole_after: Micros,
+    /// When the cost fits if nobody else charges; only read when it does not fit now but could.
+    passes_at: Micros,
 }
 
 impl Algorithm {
-    pub const ALL: [Self; 4] = [Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter, Self::TokenBucket];
+    pub const ALL: [Self; 4] =
+        [Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter, Self::TokenBucket];
+
+    /// As the configuration spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.description().0
+    }
+
+    /// One line for documentation and error texts.
+    #[must_use]
+    pub const fn summary(self) -> &'static str {
+        self.description().1
+    }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    const fn description(self) -> (&'static str, &'static str) {
+        match self {
+            Self::FixedWindow => {
+                ("fixed_window", "counts in windows that start at multiples of the period; may admit 2N across an edge")
+            }
+            Self::SlidingWindowLog => (
+                "sliding_window_log",
+                "remembers each admitted unit's time; exact in any interval, memory grows with N",
+            ),
+            Self::SlidingWindowCounter => (
+                "sliding_window_counter",
+                "two windows, the previous one weighted by its share of the last period; small, close to exact",
+            ),
+            Self::TokenBucket => ("token_bucket", "refills steadily up to a burst; smooths, and allows short peaks"),
+        }
+    }
 }
 
-#[allow(unused_variables, clippy::unused_self)]
 impl State {
     /// The state of a key nobody has asked for.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
-        unimplemented!()
+        Self(match algorithm {
+            Algorithm::FixedWindow => Kind::FixedWindow(fixed_window::Window::default()),
+            Algorithm::SlidingWindowLog => Kind::SlidingWindowLog(Box::default()),
+            Algorithm::SlidingWindowCounter => Kind::SlidingWindowCounter(sliding_window_counter::Counter::default()),
+            Algorithm::TokenBucket => Kind::TokenBucket(token_bucket::Bucket::default()),
+        })
+    }
+
+    /// Which algorithm this is a state of. A limit whose algorithm was changed starts anew.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        match self.0 {
+            Kind::FixedWindow(_) => Algorithm::FixedWindow,
+            Kind::SlidingWindowLog(_) => Algorithm::SlidingWindowLog,
+            Kind::SlidingWindowCounter(_) => Algorithm::SlidingWindowCounter,
+            Kind::TokenBucket(_) => Algorithm::TokenBucket,
+        }
     }
 
     /// Looks: what would be said to a request of `cost` units (≥ 0) at `now`. Changes nothing.
     #[must_use]
     pub fn decide(&self, quota: &Quota, now: Micros, cost: u64) -> Decision {
-        unimplemented!()
+        let look = self.transition().look(quota, now, cost);
+        let before = Standing { remaining: look.left, reset_us: look.whole_at.saturating_sub(now) };
+        if cost <= look.left {
+            let after = Standing { remaining: look.left - cost, reset_us: look.whole_after.saturating_sub(now) };
+            return Decision { admitted: true, before, after, retry_after_us: None };
+        }
+        let retry_after_us = (cost <= look.capacity).then(|| look.passes_at.saturating_sub(now).max(1));
+        Decision { admitted: false, before, after: before, retry_after_us }
     }
 
     /// Charges `cost` units at `now`; the caller has seen `decide` admit them.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
-        unimplemented!()
+        if cost > 0 {
+            self.transition_mut().charge(quota, now, cost);
+        }
     }
 
     /// Charges as much of `cost` as still fits (what was admitted while the store was away); tells how much.
     pub fn charge_up_to(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
-        unimplemented!()
+        let fits = cost.min(self.transition().look(quota, now, 0).left);
+        self.charge(quota, now, fits);
+        fits
     }
 
     /// Gives back `cost` units that were charged at `charged_at`: never more than was charged, never into a later window.
     pub fn release(&mut self, quota: &Quota, now: Micros, cost: u64, charged_at: Micros) {
-        unimplemented!()
+        self.transition_mut().release(quota, now, cost, charged_at);
     }
 
     /// When this state says no more than a fresh one would: the store may forget it then (µs since the epoch).
     #[must_use]
     pub fn whole_at(&self, quota: &Quota) -> Micros {
-        unimplemented!()
+        self.transition().whole_at(quota)
+    }
+
+    fn transition(&self) -> &dyn Transition {
+        match &self.0 {
+            Kind::FixedWindow(window) => window,
+            Kind::SlidingWindowLog(log) => log.as_ref(),
+            Kind::SlidingWindowCounter(counter) => counter,
+            Kind::TokenBucket(bucket) => bucket,
+        }
+    }
+
+    fn transition_mut(&mut self) -> &mut dyn Transition {
+        match &mut self.0 {
+            Kind::FixedWindow(window) => window,
+            Kind::SlidingWindowLog(log) => log.as_mut(),
+            Kind::SlidingWindowCounter(counter) => counter,
+            Kind::TokenBucket(bucket) => bucket,
+        }
+    }
+}
+
+/// The start of the window that holds `at`; windows are aligned to the epoch.
+const fn window_start(at: Micros, period_us: u64) -> Micros {
+    at - at % period_us
+}
+
+/// `wait` after `at`, no later than the last instant.
+fn later(at: Micros, wait: u64) -> Micros {
+    at.saturating_add(wait).min(LARGEST)
+}
+
+/// ⌊(a·b + add) / divisor⌋, stopped at 2^53, and the remainder; exact for every operand.
+fn multiply_divide(a: u64, b: u64, add: u64, divisor: u64) -> (u64, u64) {
+    // Nearly all products fit in 64 bits, and there the division is several times cheaper.
+    if let Some(product) = a.checked_mul(b).and_then(|product| product.checked_add(add)) {
+        return ((product / divisor).min(LARGEST), product % divisor);
+    }
+    let (product, divisor) = (u128::from(a) * u128::from(b) + u128::from(add), u128::from(divisor));
+    (narrow(product / divisor), narrow(product % divisor))
+}
+
+/// ⌈(a·b + add) / divisor⌉, stopped at 2^53.
+fn multiply_divide_up(a: u64, b: u64, add: u64, divisor: u64) -> u64 {
+    let (quotient, rest) = multiply_divide(a, b, add, divisor);
+    (quotient + u64::from(rest > 0)).min(LARGEST)
+}
+
+fn narrow(wide: u128) -> u64 {
+    u64::try_from(wide).unwrap_or(LARGEST).min(LARGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_back_to_its_algorithm() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+            assert_eq!(State::new(algorithm).algorithm(), algorithm);
+        }
+        assert_eq!(Algorithm::from_name("leaky_bucket"), None);
+    }
+
+    #[test]
+    fn a_state_is_small_enough_for_ten_million_of_them() {
+        assert!(size_of::<State>() <= 32, "{} bytes", size_of::<State>());
     }
 }

@@ -184,7 +184,9 @@ pub struct Limit {
 pub enum Allowance {
     Unlimited,
     /// `0/…`: refuses always. The period is kept for what is told to clients.
-    Nothing { period_us: u64 },
+    Nothing {
+        period_us: u64,
+    },
     Limited(Quota),
 }
 

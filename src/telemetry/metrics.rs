@@ -13,8 +13,8 @@ use std::sync::{LazyLock, OnceLock};
 
 /// 10 µs to 10 s: a decision in memory is below the first, a stuck upstream above the last.
 const SECONDS: &[f64] = &[
-    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0,
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+    0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
 /// A closed set of label values.
@@ -112,22 +112,75 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
     };
     All {
         requests: made!(r, counter("staunch_requests_total", "Requests by route and outcome.", &["route", "outcome"])),
-        request_duration: made!(r, seconds("staunch_request_duration_seconds", "From the request's head to the end of the answer's body.", &["route"])),
-        upstream_duration: made!(r, seconds("staunch_upstream_duration_seconds", "From sending the request to the upstream to the head of its answer.", &["upstream"])),
-        decisions: made!(r, counter("staunch_decisions_total", "What each limit said, and who answered.", &["policy", "limit", "decision", "source"])),
-        decision_duration: made!(r, seconds("staunch_decision_duration_seconds", "All limits of one request, by who answered.", &["source"])),
+        request_duration: made!(
+            r,
+            seconds(
+                "staunch_request_duration_seconds",
+                "From the request's head to the end of the answer's body.",
+                &["route"]
+            )
+        ),
+        upstream_duration: made!(
+            r,
+            seconds(
+                "staunch_upstream_duration_seconds",
+                "From sending the request to the upstream to the head of its answer.",
+                &["upstream"]
+            )
+        ),
+        decisions: made!(
+            r,
+            counter(
+                "staunch_decisions_total",
+                "What each limit said, and who answered.",
+                &["policy", "limit", "decision", "source"]
+            )
+        ),
+        decision_duration: made!(
+            r,
+            seconds("staunch_decision_duration_seconds", "All limits of one request, by who answered.", &["source"])
+        ),
         store_requests: made!(r, counter("staunch_store_requests_total", "Calls to a shard.", &["shard"])),
-        store_duration: made!(r, seconds("staunch_store_duration_seconds", "One call to a shard, waiting included.", &["shard"])),
-        store_errors: made!(r, counter("staunch_store_errors_total", "Calls to a shard that gave no answer, by kind.", &["shard", "kind"])),
+        store_duration: made!(
+            r,
+            seconds("staunch_store_duration_seconds", "One call to a shard, waiting included.", &["shard"])
+        ),
+        store_errors: made!(
+            r,
+            counter("staunch_store_errors_total", "Calls to a shard that gave no answer, by kind.", &["shard", "kind"])
+        ),
         store_up: made!(r, gauge("staunch_store_up", "1 while the shard answers, 0 while it does not.", &["shard"])),
-        store_degraded: made!(r, gauge("staunch_store_degraded", "1 while the shard's breaker is open and its keys are decided by on_failure.", &["shard"])),
+        store_degraded: made!(
+            r,
+            gauge(
+                "staunch_store_degraded",
+                "1 while the shard's breaker is open and its keys are decided by on_failure.",
+                &["shard"]
+            )
+        ),
         hot_keys: made!(r, IntGauge::new("staunch_hot_keys", "Keys in the local cache.")),
         memory_keys: made!(r, IntGauge::new("staunch_memory_keys", "Counters in the memory store.")),
         reloads: made!(r, counter("staunch_config_reloads_total", "Reloads by result.", &["result"])),
-        last_reload: made!(r, Gauge::new("staunch_config_last_reload_timestamp_seconds", "When the configuration in force was loaded.")),
-        build_info: made!(r, GaugeVec::new(Opts::new("staunch_build_info", "1; the version and commit are in the labels."), &["version", "commit"])),
+        last_reload: made!(
+            r,
+            Gauge::new("staunch_config_last_reload_timestamp_seconds", "When the configuration in force was loaded.")
+        ),
+        build_info: made!(
+            r,
+            GaugeVec::new(
+                Opts::new("staunch_build_info", "1; the version and commit are in the labels."),
+                &["version", "commit"]
+            )
+        ),
         connections_active: made!(r, gauge("staunch_connections_active", "Open client connections.", &["listener"])),
-        connections_rejected: made!(r, counter("staunch_connections_rejected_total", "Connections closed at once because of max_connections.", &["listener"])),
+        connections_rejected: made!(
+            r,
+            counter(
+                "staunch_connections_rejected_total",
+                "Connections closed at once because of max_connections.",
+                &["listener"]
+            )
+        ),
         registry: r,
     }
 });

@@ -1,5 +1,7 @@
 //! Counters on sharded Redis nodes. (skeleton)
 
+pub mod script;
+
 use super::{Answers, Check, CounterKey, StoreError};
 use crate::algorithm::{Algorithm, Decision, Quota};
 use crate::clock::Micros;

@@ -1,0 +1,127 @@
+//! A real redis-server for one test: its own process on a free port, nothing saved, ended when dropped.
+//!
+//! It can be killed, frozen and brought back on the same port; a test that needs Redis and cannot start it fails.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub struct RedisServer {
+    port: u16,
+    arguments: Vec<String>,
+    /// `None` while killed.
+    process: Option<Child>,
+}
+
+impl RedisServer {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more arguments of redis-server, such as `["--requirepass", "secret"]`.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        // Between finding a free port and binding it another test may take it: then another port.
+        for _ in 0..10 {
+            let mut server = Self { port: free_port(), arguments: arguments.clone(), process: None };
+            if server.spawn() {
+                return server;
+            }
+        }
+        panic!("redis-server did not start on any of ten free ports");
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it as a crash would: SIGKILL, everything lost.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("a child can be killed");
+            process.wait().expect("a killed child ends");
+        }
+    }
+
+    /// Freezes it: connections stay open and nothing answers (SIGSTOP).
+    pub fn stop(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets a frozen one run on (SIGCONT).
+    pub fn cont(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Kills it if it runs, and starts it empty on the same port.
+    pub fn restart(&mut self) {
+        self.kill();
+        assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
+    }
+
+    fn signal(&self, signal: &str) {
+        let process = self.process.as_ref().expect("the server was killed");
+        let status = Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill runs");
+        assert!(status.success(), "kill {signal} failed");
+    }
+
+    /// Starts the process and waits until it answers; false when it ended instead (the port was taken).
+    fn spawn(&mut self) -> bool {
+        let mut process = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--dir", "/tmp", "--daemonize", "no", "--loglevel", "warning"])
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let started = Instant::now();
+        while started.elapsed() < READY_WITHIN {
+            if process.try_wait().expect("a child can be asked").is_some() {
+                return false;
+            }
+            if answers(self.address()) {
+                self.process = Some(process);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        process.kill().expect("a child can be killed");
+        process.wait().expect("a killed child ends");
+        false
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("a bound address").port()
+}
+
+/// `+PONG`, or `-NOAUTH` from one that wants a password: both mean it is up. Not so `-LOADING`.
+fn answers(address: SocketAddr) -> bool {
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else { return false };
+    let mut reply = [0; 5];
+    stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok()
+        && stream.write_all(b"PING\r\n").is_ok()
+        && stream.read_exact(&mut reply).is_ok()
+        && (&reply == b"+PONG" || &reply == b"-NOAU")
+}
