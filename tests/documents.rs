@@ -25,8 +25,8 @@ fn staunch(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_staunch"))
         .args(arguments)
         .env("STAUNCH_UPSTREAM", "http://127.0.0.1:3000")
-        .env("STAUNCH_ADMIN_TOKEN", "of this test")
-        .env("REDIS_PASSWORD", "of this test")
+        .env("STAUNCH_ADMIN_TOKEN", "of-this-test")
+        .env("REDIS_PASSWORD", "of-this-test")
         .output()
         .unwrap()
 }
