@@ -2,13 +2,9 @@
 //!
 //! Shared by all cores: keys are spread over shards, each under a lock of its own, and a request locks the shards it needs
 //! in ascending order, once. A refused request changes no counter, and makes none.
-//!
-//! When `max_keys` counters are held, a new one takes the place of a counter that is whole again (it says no more than a
-//! fresh one), else of the one of least worth among those searched: asked fewest times since it was last whole, being
-//! exhausted counting as 16 requests more; among equals the one that would be whole first. So a flood of keys that come once
-//! pushes out its own kind. Where all are hot or exhausted the cheapest of them goes and is forgotten with what it had used;
-//! `evicted_live` counts every eviction of a counter that still held usage.
+//! It never holds more than `max_keys` counters; whom it forgets is told at `Memory`. Time is the caller's.
 
+mod request;
 mod shard;
 mod slab;
 
@@ -16,22 +12,28 @@ use super::{Answer, Check, CounterKey};
 use crate::algorithm::{Algorithm, Decision, Quota, State};
 use crate::clock::Micros;
 use parking_lot::{Mutex, MutexGuard};
-use shard::Shard;
+use request::{Look, Request};
+use shard::{INDEX_KEYS, Shard};
 use slab::{Entry, halves};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Counters a shard, about: an index of this size grows in 0.1 ms, and a search for a victim sees half of it.
-const KEYS_PER_SHARD: usize = 2048;
-const SHARDS_MAX: usize = 4096;
+/// Counters a shard when the store is full: what its index holds, less five times the spread of a uniform hash, so that an
+/// index costs four bytes a key. So small a shard grows, under its lock, in some 10 µs.
+const KEYS_PER_SHARD: usize = INDEX_KEYS - 284;
+const SHARDS_MAX: usize = 65_536;
 
 /// Entries a sweep looks at before it lets go of a shard: some 10 µs if it forgets them all.
 const SWEEP_STRIDE: usize = 128;
 
 /// Shared by all cores.
+///
+/// When it is full, a new counter takes the place of one that is whole again (it says no more than a fresh one would), else
+/// of the one of least worth among those searched: asked fewest times since it was last whole, being exhausted counting as
+/// 16 times more; among equals, the one that would be whole first. So a flood of keys that come once pushes out its own
+/// kind. Where all are hot or exhausted the cheapest of them goes, and what it had used is forgotten with it.
 pub struct Memory {
-    /// As many as a power of two.
     shards: Box<[Line]>,
     /// How many more counters fit. The first of each shard is not taken from here, so that a shard always has one to replace.
     room: AtomicUsize,
@@ -47,21 +49,12 @@ struct Line(Mutex<Shard>);
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 
-/// Where one check's counter is, and what it says.
-struct Look {
-    /// An index into the locked shards.
-    lock: usize,
-    slot: Option<usize>,
-    decision: Decision,
-}
-
 impl Memory {
     /// Holds at most `max_keys` counters (at least one).
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
         let max_keys = max_keys.max(1);
-        let wanted = (max_keys / KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
-        let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
+        let shards = max_keys.div_ceil(KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
         Self {
             shards: (0..shards).map(|_| Line(Mutex::new(Shard::new()))).collect(),
             room: AtomicUsize::new(max_keys - shards),
@@ -74,31 +67,35 @@ impl Memory {
     /// Looks at all, then charges all or none. A shadow check refuses nobody, and is charged if the request passes and it
     /// has room. A key that comes twice is seen by its second check as the first would leave it.
     pub fn decide(&self, checks: &[Check], now: Micros) -> SmallVec<[Answer; 4]> {
-        let mut locked = self.lock(checks);
-        let mut looks: SmallVec<[Look; 8]> = SmallVec::new();
-        for (at, check) in checks.iter().enumerate() {
-            let look = self.look(&mut locked, &checks[..at], check, (&looks, now));
-            looks.push(look);
+        if let [check] = checks {
+            return smallvec![self.decide_one(check, now)];
         }
-        let passes = checks.iter().zip(&looks).all(|(check, look)| !check.enforced || look.decision.admitted);
+        let mut locked = self.lock(checks);
+        let now = locked.iter().fold(now, |now, (_, shard)| now.max(shard.clock()));
+        let mut request = Request { checks, now, looks: SmallVec::new() };
+        for check in checks {
+            let look = self.look(&mut locked, &request, check);
+            request.looks.push(look);
+        }
+        for (_, shard) in &mut locked {
+            shard.advance(now);
+        }
+        let passes = request.passes();
         if passes {
-            self.charge(&mut locked, checks, (&looks, now));
+            self.charge(&mut locked, &request);
         }
         let answer = |look: &Look| {
             let charged = passes && look.decision.admitted;
             Answer { decision: look.decision, charged, at_us: now }
         };
-        looks.iter().map(answer).collect()
+        request.looks.iter().map(answer).collect()
     }
 
     /// Gives back exactly what was charged at `charged_at`; makes no counter.
     pub fn give_back(&self, check: &Check, charged_at: Micros, now: Micros) {
         let mut shard = self.shard(check.key).lock();
         if let Some(slot) = shard.find(check.key) {
-            let entry = shard.at_mut(slot);
-            if entry.algorithm == check.algorithm {
-                entry.release(check, now, charged_at);
-            }
+            shard.at_mut(slot).release(check, now, charged_at);
         }
     }
 
@@ -111,7 +108,6 @@ impl Memory {
         let mut entry = Entry::new(check.key, check.algorithm);
         let charged = entry.charge_up_to(check, now);
         if charged > 0 {
-            entry.touch(now, true);
             self.add(&mut shard, entry, now);
         }
         charged
@@ -121,9 +117,9 @@ impl Memory {
     #[must_use]
     pub fn inspect(&self, key: CounterKey, algorithm: Algorithm, quota: &Quota, now: Micros) -> Decision {
         let shard = self.shard(key).lock();
-        let entry = shard.find(key).map(|slot| shard.at(slot)).filter(|entry| entry.algorithm == algorithm);
-        match entry {
-            Some(entry) => entry.state.decide(quota, now, 1),
+        let check = Check { key, algorithm, quota: *quota, cost: 1, enforced: true };
+        match shard.find(key) {
+            Some(slot) => shard.at(slot).decide(&check, now),
             None => State::new(algorithm).decide(quota, now, 1),
         }
     }
@@ -144,7 +140,7 @@ impl Memory {
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let (mut left, mut forgotten, mut ended) = (budget, 0, 0);
         while left > 0 && ended < self.shards.len() {
-            let at = self.sweep_at.load(Relaxed) & (self.shards.len() - 1);
+            let at = self.sweep_at.load(Relaxed) % self.shards.len();
             let mut shard = self.shards[at].0.lock();
             let (looked, removed, end) = shard.sweep(now, left.min(SWEEP_STRIDE));
             self.note_removed(removed, shard.len());
@@ -178,10 +174,10 @@ impl Memory {
         self.evicted_live.load(Relaxed)
     }
 
+    /// The key's upper half as a fraction of the shards; any number of them is served evenly.
+    #[allow(clippy::cast_possible_truncation, reason = "below the number of shards")]
     fn shard_number(&self, key: CounterKey) -> usize {
-        #[allow(clippy::cast_possible_truncation, reason = "only low bits are used")]
-        let bits = halves(key).0 as usize;
-        bits & (self.shards.len() - 1)
+        ((u128::from(halves(key).0) * self.shards.len() as u128) >> 64) as usize
     }
 
     fn shard(&self, key: CounterKey) -> &Mutex<Shard> {
@@ -196,36 +192,52 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].0.lock())).collect()
     }
 
-    fn look(&self, locked: &mut Locked, earlier: &[Check], check: &Check, (looks, now): (&[Look], Micros)) -> Look {
+    /// The same for one check, which most requests are, at half the time.
+    fn decide_one(&self, check: &Check, now: Micros) -> Answer {
+        let mut shard = self.shard(check.key).lock();
+        let now = shard.advance(now);
+        let decision = if let Some(slot) = shard.find(check.key) {
+            let entry = shard.at_mut(slot);
+            let decision = entry.decide(check, now);
+            entry.touch(now, decision.admitted);
+            if decision.admitted {
+                entry.charge(check, now, &decision);
+            }
+            decision
+        } else {
+            let mut entry = Entry::new(check.key, check.algorithm);
+            let decision = entry.decide(check, now);
+            if decision.admitted {
+                entry.charge(check, now, &decision);
+                self.add(&mut shard, entry, now);
+            }
+            decision
+        };
+        Answer { decision, charged: decision.admitted, at_us: now }
+    }
+
+    fn look(&self, locked: &mut Locked, request: &Request, check: &Check) -> Look {
         let number = self.shard_number(check.key);
         let lock = locked.iter().position(|(locked, _)| *locked == number).unwrap_or_default();
         let shard = &mut locked[lock].1;
         let slot = shard.find(check.key);
-        let known = slot.map(|slot| shard.at(slot));
-        let decision = if earlier.iter().any(|other| other.key == check.key) {
-            after_earlier(known, earlier, check, (looks, now))
-        } else {
-            match known {
-                Some(entry) if entry.algorithm == check.algorithm => entry.state.decide(&check.quota, now, check.cost),
-                _ => State::new(check.algorithm).decide(&check.quota, now, check.cost),
-            }
-        };
+        let decision = request.decide(slot.map(|slot| shard.at(slot)), check);
         if let Some(slot) = slot {
-            shard.at_mut(slot).touch(now, decision.admitted);
+            shard.at_mut(slot).touch(request.now, decision.admitted);
         }
         Look { lock, slot, decision }
     }
 
     /// First what is there, then what is new: a new counter may push out another of this very request, in a store that
     /// holds hardly more than one request's counters, and what is charged by then is only forgotten, not lost track of.
-    fn charge(&self, locked: &mut Locked, checks: &[Check], (looks, now): (&[Look], Micros)) {
-        let admitted = || checks.iter().zip(looks).filter(|(_, look)| look.decision.admitted);
-        for (check, look) in admitted() {
+    fn charge(&self, locked: &mut Locked, request: &Request) {
+        let now = request.now;
+        for (check, look) in request.admitted() {
             if let Some(slot) = look.slot {
                 locked[look.lock].1.at_mut(slot).charge(check, now, &look.decision);
             }
         }
-        for (check, look) in admitted().filter(|(_, look)| look.slot.is_none()) {
+        for (check, look) in request.admitted().filter(|(_, look)| look.slot.is_none()) {
             let shard = &mut locked[look.lock].1;
             if let Some(slot) = shard.find(check.key) {
                 shard.at_mut(slot).charge(check, now, &look.decision);
@@ -233,19 +245,24 @@ impl Memory {
             }
             let mut entry = Entry::new(check.key, check.algorithm);
             entry.charge(check, now, &look.decision);
-            entry.touch(now, true);
             self.add(shard, entry, now);
         }
     }
 
-    fn add(&self, shard: &mut Shard, entry: Entry, now: Micros) {
-        if shard.len() == 0 || self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(1)).is_ok() {
+    /// Keeps what was just charged for the first time.
+    fn add(&self, shard: &mut Shard, mut entry: Entry, now: Micros) {
+        entry.touch(now, true);
+        if shard.len() == 0 || (!shard.is_full() && self.take_room()) {
             shard.insert(entry);
             self.held.fetch_add(1, Relaxed);
         } else if let Some(victim) = shard.victim(now) {
             self.evicted_live.fetch_add(u64::from(victim.live), Relaxed);
             shard.replace(&victim, entry);
         }
+    }
+
+    fn take_room(&self) -> bool {
+        self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(1)).is_ok()
     }
 
     /// `left` entries are left in the shard; its first took no room.
@@ -255,25 +272,6 @@ impl Memory {
             self.room.fetch_add(removed - usize::from(left == 0), Relaxed);
         }
     }
-}
-
-/// What the check is told if those before it on the same key are charged first.
-fn after_earlier(known: Option<&Entry>, earlier: &[Check], check: &Check, (looks, now): (&[Look], Micros)) -> Decision {
-    let mut algorithm = known.map_or(check.algorithm, |entry| entry.algorithm);
-    let mut state = known.map_or_else(|| State::new(algorithm), |entry| entry.state.clone());
-    let mut become_algorithm = |state: &mut State, wanted: Algorithm| {
-        if algorithm != wanted {
-            algorithm = wanted;
-            *state = State::new(wanted);
-        }
-    };
-    let charged = earlier.iter().zip(looks).filter(|(other, look)| other.key == check.key && look.decision.admitted);
-    for (other, _) in charged {
-        become_algorithm(&mut state, other.algorithm);
-        state.charge(&other.quota, now, other.cost);
-    }
-    become_algorithm(&mut state, check.algorithm);
-    state.decide(&check.quota, now, check.cost)
 }
 
 impl fmt::Debug for Memory {

@@ -39,7 +39,8 @@ pub fn eight_threads_give_back_what_they_took(place: &impl Place) {
         let check = check(algorithm, 20);
         let kept = in_parallel(&|thread| {
             let store = place.open();
-            let taken: Vec<u64> = (0..50).map(|_| store.decide(&[check])[0]).filter_map(|a| a.charged.then_some(a.at_us)).collect();
+            let taken: Vec<u64> =
+                (0..50).map(|_| store.decide(&[check])[0]).filter_map(|a| a.charged.then_some(a.at_us)).collect();
             let given_back = if thread % 2 == 0 { taken.len() } else { 0 };
             taken[..given_back].iter().for_each(|&at_us| store.give_back(&check, at_us));
             taken.len() - given_back

@@ -10,7 +10,10 @@ pub fn a_first_request_is_never_refused(place: &impl Place) {
         for units in [1, 2, 1_000_000_000, 1 << 53] {
             assert!(store.passes(&[check(algorithm, units)]), "{algorithm:?} {units}");
         }
-        assert!(store.passes(&[with_cost(&check(algorithm, 7), 7)]), "{algorithm:?}: a first request of the whole quota");
+        assert!(
+            store.passes(&[with_cost(&check(algorithm, 7), 7)]),
+            "{algorithm:?}: a first request of the whole quota"
+        );
     }
 }
 
