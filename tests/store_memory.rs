@@ -301,7 +301,7 @@ fn a_refused_or_a_looking_request_makes_no_counter() {
 fn what_a_late_core_charged_can_be_given_back_at_the_instant_it_was_told() {
     for algorithm in Algorithm::ALL {
         let (memory, check, other) = (Memory::new(100), Check { algorithm, ..a_limit(5) }, a_limit(5));
-        assert!(passes(&memory, &check, NOW + 10));
+        assert!(memory.decide(&[check, other], NOW + 10)[0].charged);
         for late in [memory.decide(&[check], NOW), memory.decide(&[check, other], NOW)] {
             memory.give_back(&check, late[0].at_us, NOW + 20);
             let left = memory.inspect(check.key, algorithm, &check.quota, NOW + 20).before.remaining;
