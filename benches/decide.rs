@@ -20,7 +20,7 @@ fn check(algorithm: Algorithm, key: u64) -> Check {
     Check { key, algorithm, quota: Quota { units, period_us, burst: units }, cost: 1, enforced: true }
 }
 
-/// A digest's stand-in: SplitMix64's finaliser.
+/// A digest's stand-in: the finaliser of `SplitMix64`.
 fn spread(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

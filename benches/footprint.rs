@@ -51,10 +51,9 @@ fn measure(algorithm: Algorithm, keys: usize) {
     let each = start.elapsed().as_nanos() / keys as u128;
     let bytes = resident_bytes().saturating_sub(before);
     assert_eq!(memory.len(), keys);
-    println!(
-        "{algorithm:?}: {keys} keys, {:.1} bytes a key, {each} ns a new key, slowest {slowest:?}",
-        bytes as f64 / keys as f64
-    );
+    let tenths = bytes * 10 / keys;
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    println!("{algorithm:?}: {keys} keys, {whole}.{tenth} bytes a key, {each} ns a new key, slowest {slowest:?}");
 }
 
 fn resident_bytes() -> usize {

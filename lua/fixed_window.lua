@@ -11,14 +11,14 @@ local function fixed_window()
 
   -- The window in force: its start and what was used in it.
   local function window_at(state, rule, now)
-    local start = window_start(max(now, state.start), rule.period)
+    local start = window_start(latest(now, state.start), rule.period)
     if state.start >= start then return start, state.used end
     return start, 0
   end
 
   function kind.look(state, rule, now, cost)
     local start, used = window_at(state, rule, now)
-    local left, over = max(rule.units - used, 0), later(start, rule.period)
+    local left, over = less(rule.units, used), later(start, rule.period)
     local whole = used > 0 and over or 0
     if cost <= left then return left, whole, used + cost > 0 and over or 0 end
     return left, whole, cost <= rule.units and over or nil
@@ -32,7 +32,7 @@ local function fixed_window()
   function kind.release(state, rule, now, cost, charged_at)
     local start, used = window_at(state, rule, now)
     if window_start(charged_at, rule.period) ~= start then return end
-    used = max(used - cost, 0)
+    used = less(used, cost)
     state.start, state.used = used > 0 and start or 0, used
     return true
   end

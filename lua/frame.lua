@@ -90,12 +90,12 @@ local function look(state, rule, cost)
   local left, whole, last = rule.kind.look(state, rule, now, cost)
   local admitted = cost <= left
   if not admitted then
-    last = last and max(last - now, 1) or -1
+    last = last and (last > now and last - now or 1) or -1
   else
-    last = max(last - now, 0)
+    last = less(last, now)
   end
   reply[size + 1], reply[size + 2] = admitted and 1 or 0, left
-  reply[size + 3], reply[size + 4] = max(whole - now, 0), last
+  reply[size + 3], reply[size + 4] = less(whole, now), last
   size = size + 4
   return admitted, left
 end
@@ -129,7 +129,7 @@ local function single(operation)
     local _, left = look(state, rule, 0)
     reply[size] = 0
     if operation == '2' then
-      local fits = min(cost, left)
+      local fits = cost < left and cost or left
       charge(state, rule, fits)
       reply[size - 3], reply[size] = fits > 0 and 3 or 1, fits
     elseif rule.kind.release(state, rule, now, cost, tonumber(arguments[position + 2])) then

@@ -1,19 +1,21 @@
 -- Exact whole-number arithmetic on doubles; the twin of the functions at the end of src/algorithm/mod.rs.
--- Every number here is a whole number from 0 to 2^53. fmod is exact in C, and (x - fmod(x, d)) / d is a whole number.
+-- Every number here is a whole number from 0 to 2^53. There x % d, which Lua takes as x - floor(x / d) * d, is exact: below a
+-- whole number q + 1 the quotient x / d stays at least 1 / d away, more than its rounding error of at most q / 2^53.
+-- Comparisons instead of math.min and math.max: a call from Lua into C costs as much as ten of them.
 
 local LARGEST = 9007199254740992
-local fmod, min, max, ceil = math.fmod, math.min, math.max, math.ceil
+local ceil = math.ceil
 local byte, pack, unpack_from = string.byte, struct.pack, struct.unpack
 
 -- floor((a * b + add) / d), stopped at 2^53, and the remainder.
 local function multiply_divide(a, b, add, d)
   local product = a * b + add
   if product < LARGEST then
-    local rest = fmod(product, d)
+    local rest = product % d
     return (product - rest) / d, rest
   end
   -- The long way: b's bits from the top, keeping a quotient and a remainder below d. 2r is exact, being even.
-  local a_rest, add_rest = fmod(a, d), fmod(add, d)
+  local a_rest, add_rest = a % d, add % d
   local a_whole, add_whole = (a - a_rest) / d, (add - add_rest) / d
   local quotient, rest = 0, 0
   local _, bits = math.frexp(b)
@@ -29,24 +31,35 @@ local function multiply_divide(a, b, add, d)
   end
   quotient = quotient + add_whole
   if rest >= d - add_rest then quotient, rest = quotient + 1, rest - (d - add_rest) else rest = rest + add_rest end
-  return min(quotient, LARGEST), rest
+  return quotient < LARGEST and quotient or LARGEST, rest
 end
 
 -- ceil((a * b + add) / d), stopped at 2^53.
 local function multiply_divide_up(a, b, add, d)
   local quotient, rest = multiply_divide(a, b, add, d)
-  if rest > 0 then quotient = min(quotient + 1, LARGEST) end
+  if rest > 0 and quotient < LARGEST then return quotient + 1 end
   return quotient
 end
 
 -- The instant `wait` after `at`, no later than the last instant.
 local function later(at, wait)
-  return min(at + wait, LARGEST)
+  local instant = at + wait
+  return instant < LARGEST and instant or LARGEST
 end
 
 -- The start of the window that holds `at`; windows are aligned to the epoch.
 local function window_start(at, period)
-  return at - fmod(at, period)
+  return at - at % period
+end
+
+-- Time as a state knows it: it does not run backwards.
+local function latest(now, at)
+  return now > at and now or at
+end
+
+-- a - b, or 0 where that is negative.
+local function less(a, b)
+  return a > b and a - b or 0
 end
 
 -- The whole numbers of a packed state behind its one-byte tag, narrow or wide; none if it is not such a state.

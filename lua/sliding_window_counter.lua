@@ -15,7 +15,7 @@ local function sliding_window_counter()
 
   -- The windows in force: the current one's start, what was used in the previous one and in it.
   local function windows_at(state, rule, now)
-    local start = window_start(max(now, state.start), rule.period)
+    local start = window_start(latest(now, state.start), rule.period)
     if state.start >= start then return start, state.previous, state.current end
     if later(state.start, rule.period) >= start then return start, state.current, 0 end
     return start, 0, 0
@@ -30,9 +30,9 @@ local function sliding_window_counter()
   -- When cost fits: the root of this window's line, or of the next one's.
   local function root(start, period, previous, current, room)
     if current <= room then
-      return later(start, max(period - multiply_divide(room - current, period, 0, max(previous, 1)), 0))
+      return later(start, less(period, (multiply_divide(room - current, period, 0, previous > 0 and previous or 1))))
     end
-    return later(later(start, period), max(period - multiply_divide(room, period, 0, current), 0))
+    return later(later(start, period), less(period, (multiply_divide(room, period, 0, current))))
   end
 
   function kind.look(state, rule, now, cost)
@@ -40,9 +40,9 @@ local function sliding_window_counter()
     local start, previous, current = windows_at(state, rule, now)
     local weight = 0
     if previous > 0 then
-      weight = multiply_divide_up(previous, period - (max(now, state.start) - start), 0, period)
+      weight = multiply_divide_up(previous, period - (latest(now, state.start) - start), 0, period)
     end
-    local left = max(rule.units - current - weight, 0)
+    local left = less(rule.units - current, weight)
     local whole = windows_over(start, period, previous, current)
     if cost <= left then return left, whole, windows_over(start, period, previous, current + cost) end
     return left, whole, cost <= rule.units and root(start, period, previous, current, rule.units - cost) or nil
@@ -56,7 +56,7 @@ local function sliding_window_counter()
   function kind.release(state, rule, now, cost, charged_at)
     local start, previous, current = windows_at(state, rule, now)
     if window_start(charged_at, rule.period) ~= start then return end
-    current = max(current - cost, 0)
+    current = less(current, cost)
     state.start, state.previous, state.current = current + previous > 0 and start or 0, previous, current
     return true
   end

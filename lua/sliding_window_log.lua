@@ -9,7 +9,7 @@ local function sliding_window_log()
   local function element(state, index)
     local read = state.read
     while index >= #read do
-      local chunk = redis.call('LRANGE', state.key, #read, #read + max(#read, 4) - 1)
+      local chunk = redis.call('LRANGE', state.key, #read, #read + (#read > 4 and #read or 4) - 1)
       if #chunk == 0 then return end
       for i = 1, #chunk do read[#read + 1] = chunk[i] end
     end
@@ -26,7 +26,7 @@ local function sliding_window_log()
 
   -- Finds how many elements at the head are over, and the units in the others.
   local function scan(state, rule, now)
-    local time, index, live = max(now, state.last), 0, state.total
+    local time, index, live = latest(now, state.last), 0, state.total
     state.period = rule.period
     if later(state.last, rule.period) <= time then live = 0 end
     while live > 0 do
@@ -35,7 +35,7 @@ local function sliding_window_log()
       if later(at, rule.period) > time then break end
       index, live = after, live - units
     end
-    state.over, state.live = index, max(live, 0)
+    state.over, state.live = index, less(live, 0)
   end
 
   function kind.load(_, key, rule, now)
@@ -71,8 +71,8 @@ local function sliding_window_log()
   function kind.look(state, rule, now, cost)
     if state.period ~= rule.period then scan(state, rule, now) end
     local live = state.live
-    local left, whole = max(rule.units - live, 0), live > 0 and later(state.last, rule.period) or 0
-    if cost <= left then return left, whole, cost > 0 and later(max(now, state.last), rule.period) or whole end
+    local left, whole = less(rule.units, live), live > 0 and later(state.last, rule.period) or 0
+    if cost <= left then return left, whole, cost > 0 and later(latest(now, state.last), rule.period) or whole end
     return left, whole, cost <= rule.units and gone_at(state, rule, live - (rule.units - cost)) or nil
   end
 
@@ -82,7 +82,7 @@ local function sliding_window_log()
 
   -- The first write is one that Redis refuses when memory is short, so that a refusal leaves the list as it was.
   function kind.charge(state, rule, now, cost)
-    local key, at, total = state.key, max(now, state.last), state.live + cost
+    local key, at, total = state.key, latest(now, state.last), state.live + cost
     if state.live == 0 then
       if state.present then redis.call('DEL', key) end
       if cost == 1 then redis.call('RPUSH', key, at, -total) else redis.call('RPUSH', key, -at, -cost, -total) end
@@ -112,7 +112,7 @@ local function sliding_window_log()
         end
         if number < charged_at then return given, marked end
         if number == charged_at then
-          local part = min(units, cost - given)
+          local part = units < cost - given and units or cost - given
           if part < units then
             redis.call('LSET', state.key, -offset, -(units - part))
           else
@@ -130,7 +130,7 @@ local function sliding_window_log()
 
   function kind.release(state, rule, now, cost, charged_at)
     if state.period ~= rule.period then scan(state, rule, now) end
-    if state.live == 0 or later(charged_at, rule.period) <= max(now, state.last) then return end
+    if state.live == 0 or later(charged_at, rule.period) <= latest(now, state.last) then return end
     local given, marked = mark(state, cost, charged_at)
     if given == 0 then return end
     if given >= state.live then

@@ -13,7 +13,7 @@ local function token_bucket()
 
   -- The bucket as it is at `now`: the time, used, phase. A phase of another period is dropped.
   local function bucket_at(state, rule, now)
-    local at, phase = max(now, state.at), state.phase
+    local at, phase = latest(now, state.at), state.phase
     if state.used == 0 then return at, 0, 0 end
     if phase >= rule.period then phase = 0 end
     local refilled, rest = multiply_divide(rule.units, at - state.at, phase, rule.period)
@@ -29,13 +29,13 @@ local function token_bucket()
 
   -- Keeps the bucket, told from the latest instant a token's refill began.
   local function keep(state, rule, at, used, phase)
-    local rest = fmod(phase, rule.units)
-    state.at, state.used, state.phase = max(at - (phase - rest) / rule.units, 0), used, rest
+    local rest = phase % rule.units
+    state.at, state.used, state.phase = less(at, (phase - rest) / rule.units), used, rest
   end
 
   function kind.look(state, rule, now, cost)
     local at, used, phase = bucket_at(state, rule, now)
-    local left, whole = max(rule.burst - used, 0), refilled_at(rule, at, phase, used)
+    local left, whole = less(rule.burst, used), refilled_at(rule, at, phase, used)
     if cost <= left then return left, whole, refilled_at(rule, at, phase, used + cost) end
     return left, whole, cost <= rule.burst and refilled_at(rule, at, phase, used - (rule.burst - cost)) or nil
   end

@@ -38,7 +38,7 @@ impl fmt::Display for Secret {
 pub const NUMBER_MAX: u64 = 1 << 53;
 
 /// The longest period of a quota: ten years of 365 days.
-pub const PERIOD_MAX: Duration = Duration::from_secs(3650 * 86_400);
+pub const PERIOD_MAX: Duration = Duration::from_hours(3650 * 24);
 
 /// Names of a duration's units, with their length in milliseconds.
 const DURATION_UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -157,6 +157,24 @@ fn parse_period(text: &str) -> Result<Period, Wrong> {
     }
 }
 
+/// As it would be typed: in the largest unit that is exact.
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
+    typed(crate::clock::micros(duration) / 1000, &DURATION_UNITS)
+}
+
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    typed(bytes, &[SIZE_UNITS[0], SIZE_UNITS[4], SIZE_UNITS[5], SIZE_UNITS[6]])
+}
+
+/// `units` in rising order; the first one is always exact.
+fn typed(number: u64, units: &[(&str, u64)]) -> String {
+    let exact = units.iter().rev().find(|(_, unit)| number != 0 && number.is_multiple_of(*unit));
+    let (name, unit) = exact.or(units.first()).copied().unwrap_or(("", 1));
+    format!("{}{name}", number / unit)
+}
+
 /// The leading decimal digits, and what follows them.
 fn split_number(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
@@ -189,6 +207,16 @@ mod tests {
         assert_eq!(parse_size("0B"), Ok(0));
         for text in ["", "big", "64", "64K", "1.5MiB", "-1B", "99999999999GiB"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_can_be_typed() {
+        for (text, typed) in [("0ms", "0ms"), ("90s", "90s"), ("120s", "2m"), ("24h", "1d"), ("1500ms", "1500ms")] {
+            assert_eq!(duration_text(parse_duration(text).unwrap()), typed);
+        }
+        for (text, typed) in [("0B", "0B"), ("8192B", "8KiB"), ("1MiB", "1MiB"), ("1000B", "1000B")] {
+            assert_eq!(size_text(parse_size(text).unwrap()), typed);
         }
     }
 

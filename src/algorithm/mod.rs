@@ -245,3 +245,22 @@ fn multiply_divide_up(a: u64, b: u64, add: u64, divisor: u64) -> u64 {
 fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(LARGEST).min(LARGEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_leads_back_to_its_algorithm() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+            assert_eq!(State::new(algorithm).algorithm(), algorithm);
+        }
+        assert_eq!(Algorithm::from_name("leaky_bucket"), None);
+    }
+
+    #[test]
+    fn a_state_is_small_enough_for_ten_million_of_them() {
+        assert!(size_of::<State>() <= 32, "{} bytes", size_of::<State>());
+    }
+}

@@ -121,10 +121,11 @@ fn serve_admin(app: &Rc<App>, socket: Option<std::net::TcpListener>) {
     }
 }
 
-/// A listener's settings; the counts go on from those it had.
+/// A listener's settings; the counts go on from those it had. Its label is its port: an address would put what looks like
+/// a client's on the metrics page.
 fn settings(listener: &model::Listener, before: Option<&Settings>) -> Settings {
     let (open, metrics) = before.map_or_else(
-        || (Arc::default(), ListenerMetrics::new(&listener.address.to_string())),
+        || (Arc::default(), ListenerMetrics::new(&format!(":{}", listener.address.port()))),
         |before| (before.open.clone(), before.metrics.clone()),
     );
     Settings { bounds: bounds(listener), max_connections: listener.max_connections, open, metrics }

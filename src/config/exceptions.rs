@@ -6,6 +6,8 @@ use super::reader::Value;
 use super::settings::parse_network;
 use super::text::Text;
 use crate::identify::{KeySource, KeySpec};
+use std::cmp::Reverse;
+use std::collections::HashSet;
 
 const NO_NETWORK: &str = "is no address and no CIDR, as a `client_ip` key needs; write one such as `10.0.0.0/8`";
 const BROKEN_NETWORK: &str = "is no CIDR; write one such as `10.0.0.0/8`";
@@ -18,13 +20,13 @@ pub fn read_exempt(value: &Value<'_>, key: &KeySpec) -> Vec<Matcher> {
 
 /// A plain address may be meant either way where the key is another one: it then exempts the client and the value.
 fn exempt(text: &Text<'_>, key: &KeySpec) -> Vec<Matcher> {
-    let value = || Matcher::Value(text.text.clone());
-    match parse_network(&text.text) {
-        Some(network) if is_client_ip(key) || text.text.contains('/') => vec![Matcher::Net(network)],
+    let value = || Matcher::Value(text.expanded.clone());
+    match parse_network(&text.expanded) {
+        Some(network) if is_client_ip(key) || text.expanded.contains('/') => vec![Matcher::Net(network)],
         Some(network) => vec![Matcher::Net(network), value()],
         None if is_client_ip(key) => refuse(text, NO_NETWORK),
-        None if resembles_network(&text.text) => refuse(text, BROKEN_NETWORK),
-        None if text.text.is_empty() => {
+        None if resembles_network(&text.expanded) => refuse(text, BROKEN_NETWORK),
+        None if text.expanded.is_empty() => {
             text.problem("is empty, and an empty value is a missing key; see `on_missing_key`");
             Vec::new()
         }
@@ -40,16 +42,22 @@ fn refuse(text: &Text<'_>, predicate: &str) -> Vec<Matcher> {
 pub fn read_overrides(value: &Value<'_>, key: &KeySpec, terms: &Terms) -> Vec<(Matcher, Allowance)> {
     let Some(table) = value.table() else { return Vec::new() };
     let mut overrides: Vec<(Matcher, Allowance)> = Vec::new();
+    let mut seen = HashSet::new();
     for (name, entry) in table.entries() {
         let entry = if is_secret(key) { entry.anonymous(&value.path) } else { entry };
         let matcher = matcher(&name, &entry, key);
         let allowance = allowance(&entry, terms);
         let Some((matcher, allowance)) = matcher.zip(allowance) else { continue };
-        if overrides.iter().any(|(other, _)| *other == matcher) {
-            entry.problem_at_key("means the same as another override of this limit; leave one out");
+        if !seen.insert(matcher.clone()) {
+            entry.problem_at_key("another override of this limit is for the same key; leave one out");
         }
         overrides.push((matcher, allowance));
     }
+    // The smallest network first: whoever takes the first that fits takes the most specific, whatever the order in the file.
+    overrides.sort_by_key(|(matcher, _)| match matcher {
+        Matcher::Net(network) => Reverse(network.prefix_len()),
+        Matcher::Value(_) => Reverse(0),
+    });
     overrides
 }
 

@@ -26,7 +26,7 @@ pub fn read_listeners(root: &Table<'_>, taken: &mut Vec<SocketAddr>) -> Vec<List
 fn read_listener(table: &Table<'_>, taken: &mut Vec<SocketAddr>) -> Option<Listener> {
     let address = table
         .required("address", "one such as `address = \"127.0.0.1:8080\"`")
-        .and_then(|value| address(&value, taken));
+        .and_then(|value| read_address(&value, taken));
     if let Some(value) = table.get("tls") {
         value.problem_at_key(NOT_SUPPORTED);
     }
@@ -63,7 +63,7 @@ fn body_bytes(value: &Value<'_>) -> Option<u64> {
 }
 
 /// No two sockets can have one address; port 0 is a new one each time.
-fn address(value: &Value<'_>, taken: &mut Vec<SocketAddr>) -> Option<SocketAddr> {
+fn read_address(value: &Value<'_>, taken: &mut Vec<SocketAddr>) -> Option<SocketAddr> {
     let text = value.text()?;
     let address: SocketAddr = text.parsed(|text| {
         text.parse().map_err(|_| {
@@ -82,21 +82,21 @@ fn address(value: &Value<'_>, taken: &mut Vec<SocketAddr>) -> Option<SocketAddr>
 pub fn read_admin(root: &Table<'_>, taken: &mut Vec<SocketAddr>) -> Option<Admin> {
     let table = root.table("admin")?;
     let place = table.required("address", "one such as `address = \"127.0.0.1:9090\"`");
-    let address = place.as_ref().and_then(|value| address(value, taken));
+    let address = place.as_ref().and_then(|value| read_address(value, taken));
     let token_value = table.get("token");
-    let token = token_value.as_ref().and_then(token);
+    let secret = token_value.as_ref().and_then(read_token);
     table.finish();
     if let (Some(address), Some(place), None) = (address, place, token_value)
         && !address.ip().is_loopback()
     {
-        place.problem("is reached from other machines and has no token; set `token`, or write a loopback address such as `127.0.0.1:9090`");
+        place.problem("this address is reached from other machines, and there is no token; set `token`, or write a loopback address such as `127.0.0.1:9090`");
     }
-    Some(Admin { address: address?, token })
+    Some(Admin { address: address?, token: secret })
 }
 
 /// What is wrong with a token is said without showing it.
-fn token(value: &Value<'_>) -> Option<Secret> {
-    let text = value.text()?.text;
+fn read_token(value: &Value<'_>) -> Option<Secret> {
+    let text = value.text()?.expanded;
     if text.is_empty() {
         value.problem("the token is empty; write a long random text, or leave the key out");
         return None;

@@ -193,6 +193,7 @@ pub struct Limit {
     pub on_missing_key: OnMissingKey,
     pub shadow: bool,
     pub exempt: Vec<Matcher>,
+    /// The smallest network first; the first that fits holds.
     pub overrides: Vec<(Matcher, Allowance)>,
 }
 

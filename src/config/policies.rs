@@ -2,7 +2,7 @@
 
 use super::limits::read_limit;
 use super::model::{Limit, OnFailure, Policy};
-use super::reader::{Table, Value};
+use super::reader::{Table, Value, is_name};
 use super::store::ON_FAILURE;
 
 /// Every policy that the file names, also faulty ones: a route that names them is right in that.
@@ -12,6 +12,7 @@ pub fn read_policies(root: &Table<'_>, default: OnFailure) -> Vec<Policy> {
 }
 
 fn read_policy(name: String, value: &Value<'_>, default: OnFailure) -> Policy {
+    value.check_name(&name);
     let mut policy = Policy { name, on_store_failure: default, limits: Vec::new() };
     let Some(table) = value.table() else { return policy };
     policy.on_store_failure = table.choice("on_store_failure", default, &ON_FAILURE);
@@ -40,7 +41,7 @@ fn read_limits(value: &Value<'_>) -> Vec<Limit> {
 fn limit_name(value: &Value<'_>, taken: &mut Vec<String>) -> Option<String> {
     let text = value.text()?;
     let name = text.parsed(|name| {
-        let sound = !name.is_empty() && name.len() <= 128 && name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let sound = is_name(name);
         if sound { Ok(name.to_owned()) } else { Err("is no name; write 1 to 128 printable ASCII characters".into()) }
     })?;
     if taken.contains(&name) {

@@ -28,16 +28,43 @@ pub struct Place {
     pub column: usize,
 }
 
+/// Walks through a text once, telling the places of bytes in rising order.
+pub struct Cursor<'a> {
+    rest: &'a str,
+    byte: usize,
+    place: Place,
+}
+
+impl<'a> Cursor<'a> {
+    #[must_use]
+    pub fn new(text: &'a str) -> Self {
+        // A byte order mark is no column of the first line.
+        let rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+        Self { rest, byte: text.len() - rest.len(), place: Place { line: 1, column: 1 } }
+    }
+
+    /// The place of the byte; past the end it is the end's.
+    pub fn advance(&mut self, byte: usize) -> Place {
+        let passed = self.rest.char_indices().take_while(|(index, _)| self.byte + index < byte);
+        let mut length = 0;
+        for (index, character) in passed {
+            length = index + character.len_utf8();
+            self.place = match character {
+                '\n' => Place { line: self.place.line + 1, column: 1 },
+                _ => Place { column: self.place.column + 1, ..self.place },
+            };
+        }
+        self.rest = &self.rest[length..];
+        self.byte += length;
+        self.place
+    }
+}
+
 impl Place {
-    /// The place of a byte of `text`; one past the end is allowed.
+    /// The place of one byte.
     #[must_use]
     pub fn of(text: &str, byte: usize) -> Self {
-        let before = text.get(..byte).unwrap_or(text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
-        // A byte order mark is no column of the first line.
-        let shown = before[line_start..].trim_start_matches('\u{feff}');
-        Self { line, column: 1 + shown.chars().count() }
+        Cursor::new(text).advance(byte)
     }
 }
 

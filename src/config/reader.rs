@@ -2,8 +2,8 @@
 //! was expected of them. Readers go on after a problem, so that all problems of a file are found at once.
 //! What an error shows is the file's own text, never what the environment put in its place.
 
-use super::problem::{Place, Problem, Problems, suggestion};
-use super::text::{Text, expand, masked};
+use super::problem::{Cursor, Place, Problem, Problems, suggestion};
+use super::text::{Text, expand, masked, one_line};
 use crate::units;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -17,7 +17,8 @@ pub const NOT_SUPPORTED: &str = "not supported yet; leave it out";
 pub struct Source<'a> {
     pub text: &'a str,
     pub environment: &'a dyn Fn(&str) -> Option<String>,
-    problems: RefCell<Vec<Problem>>,
+    /// With the byte of each; places are found at the end, in one walk.
+    problems: RefCell<Vec<(usize, String, String)>>,
 }
 
 impl<'a> Source<'a> {
@@ -26,8 +27,9 @@ impl<'a> Source<'a> {
     }
 
     pub fn problem(&self, byte: usize, path: &str, message: impl Into<String>) {
-        let place = Some(Place::of(self.text, byte));
-        self.problems.borrow_mut().push(Problem { place, path: path.to_owned(), message: message.into() });
+        // Names and patterns of the file are quoted, and may hold anything: a problem stays one line.
+        let message = one_line(&message.into());
+        self.problems.borrow_mut().push((byte, path.to_owned(), message));
     }
 
     pub fn is_sound(&self) -> bool {
@@ -35,7 +37,11 @@ impl<'a> Source<'a> {
     }
 
     pub fn into_problems(self, file: &str) -> Problems {
-        Problems::new(file, self.problems.into_inner())
+        let mut found = self.problems.into_inner();
+        found.sort();
+        let mut cursor = Cursor::new(self.text);
+        let problem = |(byte, path, message)| Problem { place: Some(cursor.advance(byte)), path, message };
+        Problems::new(file, found.into_iter().map(problem).collect())
     }
 }
 
@@ -154,6 +160,18 @@ impl<'a> Value<'a> {
         self.problem(&format!("expected {what}, found {}", kind(self.raw.get_ref())));
     }
 
+    /// Whether the value's own name, in a table of names, can go where names go: labels of metrics, and fields of answers, whose
+    /// strings are printable ASCII.
+    pub fn check_name(&self, name: &str) {
+        if !is_name(name) {
+            self.problem_at_key("this is no name; write 1 to 128 printable ASCII characters");
+        }
+    }
+
+    pub fn line(&self) -> usize {
+        Place::of(self.source.text, self.raw.span().start).line
+    }
+
     pub fn is_string(&self) -> bool {
         self.raw.get_ref().is_str()
     }
@@ -196,7 +214,10 @@ impl<'a> Value<'a> {
             return None;
         };
         match expand(written, self.source.environment) {
-            Ok(text) => Some(Text { text, shown: masked(written), value: self.clone() }),
+            Ok(expanded) => {
+                let is_verbatim = expanded == written;
+                Some(Text { expanded, shown: masked(written), value: self.clone(), is_verbatim })
+            }
             Err(wrong) => {
                 self.problem(&wrong);
                 None
@@ -234,7 +255,8 @@ impl<'a> Value<'a> {
             return Some(length);
         }
         let (shortest, longest) = (range.start(), range.end());
-        text.problem(&format!("is out of bounds; write a duration from {shortest:?} to {longest:?}"));
+        let (shortest, longest) = (units::duration_text(*shortest), units::duration_text(*longest));
+        text.problem(&format!("is out of bounds; write a duration from {shortest} to {longest}"));
         None
     }
 
@@ -245,19 +267,24 @@ impl<'a> Value<'a> {
         if range.contains(&bytes) {
             return Some(bytes);
         }
-        text.problem(&format!("is out of bounds; write a size from {}B to {}B", range.start(), range.end()));
+        let (smallest, largest) = (units::size_text(*range.start()), units::size_text(*range.end()));
+        text.problem(&format!("is out of bounds; write a size from {smallest} to {largest}"));
         None
     }
 
     pub fn choice<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
         let text = self.text()?;
-        let found = choices.iter().find(|(name, _)| *name == text.text);
+        let found = choices.iter().find(|(name, _)| *name == text.expanded);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
             text.unknown("value", &names);
         }
         found.map(|(_, choice)| *choice)
     }
+}
+
+pub fn is_name(name: &str) -> bool {
+    (1..=128).contains(&name.len()) && name.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {

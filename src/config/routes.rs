@@ -2,12 +2,12 @@
 
 use super::listeners::TIMEOUTS;
 use super::model::{Policy, Route, Upstream};
-use super::pattern::{parse_host, parse_path, parse_strip_prefix, read_method};
-use super::problem::Place;
+use super::pattern::{parse_strip_prefix, read_method};
 use super::reader::{Table, Value};
 use super::text::Text;
-use crate::route::{HeaderPattern, HostPattern, PathPattern, Pattern, Segment};
-use http::{HeaderName, HeaderValue, Method};
+use crate::route::{Conflict, HeaderPattern, HostPattern, PathPattern, Pattern, conflicts};
+use http::{HeaderName, HeaderValue};
+use std::collections::HashMap;
 
 /// What routes may name.
 pub struct Names<'a> {
@@ -29,14 +29,15 @@ pub fn read_routes(root: &Table<'_>, names: &Names<'_>) -> Vec<Route> {
         table.finish();
         routes.extend(route);
     }
+    seen.report_conflicts();
     routes
 }
 
-fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<Route> {
+fn read_route<'a>(table: &Table<'a>, names: &Names<'_>, seen: &mut Seen<'a>) -> Option<Route> {
     let path = table.required("path", "one such as `path = \"/*\"`").and_then(|value| value.text());
-    let pattern = path.as_ref().and_then(|text| text.parsed(parse_path));
+    let pattern = path.as_ref().and_then(|text| text.read(PathPattern::parse));
     let name = table.get("name").and_then(|value| route_name(&value));
-    let hosts = list(table, "hosts", |text| text.parsed(parse_host));
+    let hosts = list(table, "hosts", |text| text.read(HostPattern::parse));
     let methods = list(table, "methods", read_method);
     let headers = table.get("headers").map_or(Some(Vec::new()), |value| read_headers(&value));
     let upstream =
@@ -44,17 +45,17 @@ fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<R
     let policies = table.get("policies").map_or(Some(Vec::new()), |value| policies(&value, names));
     let strip_prefix = table.get("strip_prefix").and_then(|value| {
         let text = value.text()?;
-        text.parsed(|text| parse_strip_prefix(text, pattern.as_ref().unwrap_or(&ANYTHING)))
+        text.parsed(|text| parse_strip_prefix(text, pattern.as_ref()))
     });
     let response_timeout = table.get("response_timeout").and_then(|value| value.duration(&TIMEOUTS));
     let path = path?;
-    let default_name = path.shown.clone();
-    seen.name(name.as_ref(), &default_name);
+    let default_name = path.expanded.clone();
+    seen.name(name.as_ref(), &path);
     let matches = Pattern { hosts: hosts?, path: pattern?, methods: methods?, headers: headers? };
-    seen.pattern(&path, &matches);
+    seen.pattern(path, matches.clone());
     let upstream = upstream?;
     Some(Route {
-        name: name.map_or(default_name, |text| text.text),
+        name: name.map_or(default_name, |text| text.expanded),
         matches,
         upstream,
         policies: policies?,
@@ -63,12 +64,9 @@ fn read_route(table: &Table<'_>, names: &Names<'_>, seen: &mut Seen) -> Option<R
     })
 }
 
-/// Stands for a path that could not be read, so that nothing more is said of it.
-static ANYTHING: PathPattern = PathPattern { segments: Vec::new(), prefix: true };
-
 fn route_name<'a>(value: &Value<'a>) -> Option<Text<'a>> {
     let text = value.text()?;
-    let sound = !text.text.is_empty() && text.text.len() <= 256 && !text.text.contains(char::is_control);
+    let sound = !text.expanded.is_empty() && text.expanded.len() <= 256 && !text.expanded.contains(char::is_control);
     if !sound {
         text.problem("is no name; write 1 to 256 characters without control characters");
     }
@@ -80,7 +78,7 @@ fn list<T: PartialEq>(table: &Table<'_>, key: &'static str, read: impl Fn(&Text<
     let Some(value) = table.get(key) else { return Some(Vec::new()) };
     let items = value.array("strings")?;
     if items.is_empty() {
-        value.problem("is empty; leave it out to match any");
+        value.problem("the list is empty; leave it out to match any");
         return None;
     }
     let read: Vec<Option<T>> = items.iter().map(|item| read(&item.text()?)).collect();
@@ -101,9 +99,9 @@ fn read_headers(value: &Value<'_>) -> Option<Vec<(HeaderName, HeaderPattern)>> {
         let header = HeaderName::from_bytes(name.as_bytes()).ok();
         let pattern = entry.text().and_then(|text| header_pattern(&text));
         match &header {
-            None => entry.problem_at_key("is no header name; write letters, digits and `-`, such as `x-tenant`"),
+            None => entry.problem_at_key("this is no header name; write letters, digits and `-`, such as `x-tenant`"),
             Some(header) if headers.iter().any(|(other, _)| other == header) => {
-                entry.problem_at_key("names the same header as another entry; leave one out");
+                entry.problem_at_key("another entry names the same header; leave one out");
             }
             Some(_) => {}
         }
@@ -116,7 +114,7 @@ fn read_headers(value: &Value<'_>) -> Option<Vec<(HeaderName, HeaderPattern)>> {
 }
 
 fn header_pattern(text: &Text<'_>) -> Option<HeaderPattern> {
-    if text.text == "*" {
+    if text.expanded == "*" {
         return Some(HeaderPattern::Present);
     }
     text.parsed(|text| match HeaderValue::from_str(text) {
@@ -146,7 +144,7 @@ fn policies(value: &Value<'_>, names: &Names<'_>) -> Option<Vec<usize>> {
 }
 
 fn index(text: &Text<'_>, what: &str, known: &[&str]) -> Option<usize> {
-    let index = known.iter().position(|name| *name == text.text);
+    let index = known.iter().position(|name| *name == text.expanded);
     if index.is_none() {
         text.unknown(what, known);
     }
@@ -155,55 +153,35 @@ fn index(text: &Text<'_>, what: &str, known: &[&str]) -> Option<usize> {
 
 /// The routes read so far: no two may have one name, or match the same requests.
 #[derive(Default)]
-struct Seen {
-    names: Vec<String>,
-    patterns: Vec<(Pattern, usize)>,
+struct Seen<'a> {
+    /// Whether each was written.
+    names: HashMap<String, bool>,
+    patterns: Vec<Pattern>,
+    /// Where each pattern's path stands.
+    paths: Vec<Text<'a>>,
 }
 
-impl Seen {
+impl<'a> Seen<'a> {
     /// Routes that leave their name out may share a path; a name that was written is a route's own.
-    fn name(&mut self, written: Option<&Text<'_>>, default: &str) {
-        let name = written.map_or(default, |text| text.text.as_str());
-        if let Some(text) = written
-            && self.names.iter().any(|other| other == name)
-        {
-            text.problem("is the name of another route; give each its own");
-        }
-        self.names.push(name.to_owned());
-    }
-
-    fn pattern(&mut self, path: &Text<'_>, pattern: &Pattern) {
-        let canonical = canonical(pattern);
-        let at = path.value.key_at;
-        match self.patterns.iter().find(|(other, _)| *other == canonical) {
-            Some((_, other)) => {
-                let line = Place::of(path.value.source.text, *other).line;
-                path.problem(&format!(
-                    "matches the same requests as the route in line {line}; change one, or leave it out"
-                ));
-            }
-            None => self.patterns.push((canonical, at)),
+    fn name(&mut self, written: Option<&Text<'_>>, path: &Text<'_>) {
+        let text = written.unwrap_or(path);
+        let other_written = self.names.insert(text.expanded.clone(), written.is_some());
+        if other_written.is_some_and(|other_written| other_written || written.is_some()) {
+            text.problem("is the name of another route; give each a `name` of its own");
         }
     }
-}
 
-/// Two patterns match the same requests exactly if their canonical forms are equal.
-fn canonical(pattern: &Pattern) -> Pattern {
-    let mut canonical = pattern.clone();
-    for segment in &mut canonical.path.segments {
-        if let Segment::Any(name) = segment {
-            name.clear();
-        }
+    fn pattern(&mut self, path: Text<'a>, pattern: Pattern) {
+        self.patterns.push(pattern);
+        self.paths.push(path);
     }
-    canonical.hosts.sort_by_key(host_text);
-    canonical.methods.sort_by(|one, other| Method::as_str(one).cmp(other.as_str()));
-    canonical.headers.sort_by(|one, other| one.0.as_str().cmp(other.0.as_str()));
-    canonical
-}
 
-fn host_text(host: &HostPattern) -> String {
-    match host {
-        HostPattern::Exact(name) => name.clone(),
-        HostPattern::Under(name) => format!("*.{name}"),
+    fn report_conflicts(&self) {
+        for Conflict { first, second } in conflicts(&self.patterns) {
+            let line = self.paths[first].value.line();
+            self.paths[second].problem(&format!(
+                "matches the same requests as the route in line {line}; change one, or leave it out"
+            ));
+        }
     }
 }

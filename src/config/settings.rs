@@ -22,7 +22,7 @@ pub fn read_client_ip(root: &Table<'_>) -> ClientIp {
         settings.trusted_proxies = texts.iter().filter_map(network).collect();
     }
     if let Some(header) = table.get("header").and_then(|value| header_name(&value.text()?)) {
-        settings.header = header.as_str().to_owned();
+        header.as_str().clone_into(&mut settings.header);
     }
     settings.ipv4_prefix = prefix(&table, "ipv4_prefix", 32, 32);
     settings.ipv6_prefix = prefix(&table, "ipv6_prefix", 64, 128);
@@ -127,5 +127,5 @@ fn refusal_body(value: &Value<'_>) -> Option<RefusalBody> {
     });
     let text = table.required("text", "the body, such as `text = \"Slow down.\"`").and_then(|value| value.text());
     table.finish();
-    Some(RefusalBody::Custom { content_type: content_type?, text: text?.text })
+    Some(RefusalBody::Custom { content_type: content_type?, text: text?.expanded })
 }

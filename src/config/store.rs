@@ -104,10 +104,8 @@ fn read_nodes(value: &Value<'_>) -> Vec<Node> {
     for item in &items {
         let Some(node) = read_node(item) else { continue };
         if nodes.iter().any(|other| other.name == node.name) {
-            item.problem(&format!(
-                "two nodes have the name `{}`; give each its own with `{{ name = \"…\", url = \"…\" }}`",
-                node.name
-            ));
+            // Not shown: parts of a URL may come from the environment.
+            item.problem("another node has this name (a plain URL is named by its host and port); give each its own with `{ name = \"…\", url = \"…\" }`");
         }
         nodes.push(node);
     }
@@ -143,7 +141,7 @@ fn node_name(value: &Value<'_>) -> Option<String> {
 }
 
 fn node(value: &Value<'_>, name: Option<String>) -> Option<Node> {
-    let url = value.text()?.text;
+    let url = value.text()?.expanded;
     match node_address(&url) {
         Ok(address) => Some(Node { name: name.unwrap_or_else(|| address.to_string()), url: Secret::new(url) }),
         Err(wrong) => {

@@ -11,10 +11,12 @@ const SHOWN_CHARACTERS_MAX: usize = 80;
 /// A string of the document.
 pub struct Text<'a> {
     /// With its variables replaced.
-    pub text: String,
+    pub expanded: String,
     /// As written in the file, passwords masked.
     pub shown: String,
     pub value: Value<'a>,
+    /// Nothing of it comes from the environment.
+    pub is_verbatim: bool,
 }
 
 impl Text<'_> {
@@ -24,15 +26,25 @@ impl Text<'_> {
     }
 
     pub fn unknown(&self, what: &str, names: &[&str]) {
-        self.value.problem(&format!("unknown {what} `{}`{}", self.shown, suggestion(&self.text, names)));
+        self.value.problem(&format!("unknown {what} `{}`{}", self.shown, suggestion(&self.expanded, names)));
     }
 
     pub fn not_supported(&self) {
-        self.problem(super::reader::NOT_SUPPORTED);
+        self.problem("is not supported yet; leave it out");
+    }
+
+    /// For readers whose errors are whole sentences, and quote what they read.
+    pub fn read<T, E: std::fmt::Display>(&self, read: impl Fn(&str) -> Result<T, E>) -> Option<T> {
+        match read(&self.expanded) {
+            Ok(value) => return Some(value),
+            Err(error) if self.is_verbatim => self.value.problem(&error.to_string()),
+            Err(_) => self.problem("is not valid here; look at what its variables hold"),
+        }
+        None
     }
 
     pub fn parsed<T>(&self, parse: impl Fn(&str) -> Result<T, Wrong>) -> Option<T> {
-        match parse(&self.text) {
+        match parse(&self.expanded) {
             Ok(value) => Some(value),
             Err(wrong) => {
                 self.problem(&wrong);
@@ -85,6 +97,14 @@ pub fn masked(written: &str) -> String {
     let Some(at) = written.rfind('@').filter(|at| written[..*at].contains(':')) else { return escaped(written) };
     let start = written[..at].find("//").map_or(0, |slashes| slashes + 2);
     escaped(&format!("{}***{}", &written[..start], &written[at..]))
+}
+
+/// With control characters spelled out.
+pub fn one_line(text: &str) -> String {
+    let spell = |character: char| {
+        if character.is_control() { character.escape_debug().to_string() } else { character.to_string() }
+    };
+    text.chars().map(spell).collect()
 }
 
 /// On one line, and not too long.

@@ -21,6 +21,7 @@ pub fn read_upstreams(root: &Table<'_>) -> Vec<Upstream> {
 }
 
 fn read_upstream(name: String, value: &Value<'_>) -> Upstream {
+    value.check_name(&name);
     let second = Duration::from_secs;
     let mut upstream = Upstream {
         name,

@@ -27,7 +27,8 @@ pub fn fingerprint(path: &Path) -> io::Result<String> {
 /// As many links as Linux follows.
 const LINKS_MAX: usize = 40;
 
-/// Says `()` each time the file may have changed; ends when the receiver is dropped. Must be called inside a tokio runtime.
+/// Says `()` each time the file may have changed, and now and then when it has not: compare fingerprints. Watch first and read
+/// the file then, so that no change falls between. Ends when the receiver is dropped; needs a tokio runtime around it.
 #[must_use]
 pub fn watch(path: PathBuf) -> Receiver<()> {
     // One notice that is waiting stands for all that come meanwhile.

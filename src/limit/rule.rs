@@ -62,7 +62,7 @@ pub enum OnFailure {
 }
 
 /// An entry of `exempt` or `overrides`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Matcher {
     /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
     Net(IpNet),

@@ -9,6 +9,7 @@
 //! pushes out its own kind. Where all are hot or exhausted the cheapest of them goes and is forgotten with what it had used;
 //! `evicted_live` counts every eviction of a counter that still held usage.
 
+mod request;
 mod shard;
 mod slab;
 
@@ -16,16 +17,17 @@ use super::{Answer, Check, CounterKey};
 use crate::algorithm::{Algorithm, Decision, Quota, State};
 use crate::clock::Micros;
 use parking_lot::{Mutex, MutexGuard};
-use shard::Shard;
+use request::{Look, Request};
+use shard::{INDEX_KEYS, Shard};
 use slab::{Entry, halves};
 use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Counters a shard when the store is full: just what an index of 4096 places holds before it doubles (3584) less the spread
-/// of a uniform hash, so that an index costs six bytes a key; and its last growth, under the lock, takes 0.1 ms.
-const KEYS_PER_SHARD: usize = 3300;
-const SHARDS_MAX: usize = 4096;
+/// Counters a shard when the store is full: what its index holds, less five times the spread of a uniform hash, so that an
+/// index costs four bytes a key. So small a shard grows, under its lock, in some 10 µs.
+const KEYS_PER_SHARD: usize = INDEX_KEYS - 284;
+const SHARDS_MAX: usize = 65_536;
 
 /// Entries a sweep looks at before it lets go of a shard: some 10 µs if it forgets them all.
 const SWEEP_STRIDE: usize = 128;
@@ -47,27 +49,12 @@ struct Line(Mutex<Shard>);
 
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
 
-/// A request, as far as it was looked at.
-struct Request<'a> {
-    checks: &'a [Check],
-    now: Micros,
-    looks: SmallVec<[Look; 8]>,
-}
-
-/// Where one check's counter is, and what it says.
-struct Look {
-    /// An index into the locked shards.
-    lock: usize,
-    slot: Option<usize>,
-    decision: Decision,
-}
-
 impl Memory {
     /// Holds at most `max_keys` counters (at least one).
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
         let max_keys = max_keys.max(1);
-        let shards = (max_keys / KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
+        let shards = max_keys.div_ceil(KEYS_PER_SHARD).clamp(1, SHARDS_MAX);
         Self {
             shards: (0..shards).map(|_| Line(Mutex::new(Shard::new()))).collect(),
             room: AtomicUsize::new(max_keys - shards),
@@ -84,12 +71,16 @@ impl Memory {
             return smallvec![self.decide_one(check, now)];
         }
         let mut locked = self.lock(checks);
+        let now = locked.iter().fold(now, |now, (_, shard)| now.max(shard.clock()));
         let mut request = Request { checks, now, looks: SmallVec::new() };
         for check in checks {
             let look = self.look(&mut locked, &request, check);
             request.looks.push(look);
         }
-        let passes = checks.iter().zip(&request.looks).all(|(check, look)| !check.enforced || look.decision.admitted);
+        for (_, shard) in &mut locked {
+            shard.advance(now);
+        }
+        let passes = request.passes();
         if passes {
             self.charge(&mut locked, &request);
         }
@@ -104,10 +95,7 @@ impl Memory {
     pub fn give_back(&self, check: &Check, charged_at: Micros, now: Micros) {
         let mut shard = self.shard(check.key).lock();
         if let Some(slot) = shard.find(check.key) {
-            let entry = shard.at_mut(slot);
-            if entry.algorithm == check.algorithm {
-                entry.release(check, now, charged_at);
-            }
+            shard.at_mut(slot).release(check, now, charged_at);
         }
     }
 
@@ -120,7 +108,6 @@ impl Memory {
         let mut entry = Entry::new(check.key, check.algorithm);
         let charged = entry.charge_up_to(check, now);
         if charged > 0 {
-            entry.touch(now, true);
             self.add(&mut shard, entry, now);
         }
         charged
@@ -190,7 +177,7 @@ impl Memory {
     /// The key's upper half as a fraction of the shards; any number of them is served evenly.
     #[allow(clippy::cast_possible_truncation, reason = "below the number of shards")]
     fn shard_number(&self, key: CounterKey) -> usize {
-        (u128::from(halves(key).0) * self.shards.len() as u128 >> 64) as usize
+        ((u128::from(halves(key).0) * self.shards.len() as u128) >> 64) as usize
     }
 
     fn shard(&self, key: CounterKey) -> &Mutex<Shard> {
@@ -208,6 +195,7 @@ impl Memory {
     /// The same for one check, which most requests are, at half the time.
     fn decide_one(&self, check: &Check, now: Micros) -> Answer {
         let mut shard = self.shard(check.key).lock();
+        let now = shard.advance(now);
         let decision = if let Some(slot) = shard.find(check.key) {
             let entry = shard.at_mut(slot);
             let decision = entry.decide(check, now);
@@ -217,9 +205,11 @@ impl Memory {
             }
             decision
         } else {
-            let decision = State::new(check.algorithm).decide(&check.quota, now, check.cost);
+            let mut entry = Entry::new(check.key, check.algorithm);
+            let decision = entry.decide(check, now);
             if decision.admitted {
-                self.add_charged(&mut shard, (check, &decision), now);
+                entry.charge(check, now, &decision);
+                self.add(&mut shard, entry, now);
             }
             decision
         };
@@ -231,14 +221,7 @@ impl Memory {
         let lock = locked.iter().position(|(locked, _)| *locked == number).unwrap_or_default();
         let shard = &mut locked[lock].1;
         let slot = shard.find(check.key);
-        let known = slot.map(|slot| shard.at(slot));
-        let decision = if request.has_asked(check.key) {
-            request.decide_again(known, check)
-        } else if let Some(entry) = known {
-            entry.decide(check, request.now)
-        } else {
-            State::new(check.algorithm).decide(&check.quota, request.now, check.cost)
-        };
+        let decision = request.decide(slot.map(|slot| shard.at(slot)), check);
         if let Some(slot) = slot {
             shard.at_mut(slot).touch(request.now, decision.admitted);
         }
@@ -256,22 +239,20 @@ impl Memory {
         }
         for (check, look) in request.admitted().filter(|(_, look)| look.slot.is_none()) {
             let shard = &mut locked[look.lock].1;
-            match shard.find(check.key) {
-                Some(slot) => shard.at_mut(slot).charge(check, now, &look.decision),
-                None => self.add_charged(shard, (check, &look.decision), now),
+            if let Some(slot) = shard.find(check.key) {
+                shard.at_mut(slot).charge(check, now, &look.decision);
+                continue;
             }
+            let mut entry = Entry::new(check.key, check.algorithm);
+            entry.charge(check, now, &look.decision);
+            self.add(shard, entry, now);
         }
     }
 
-    fn add_charged(&self, shard: &mut Shard, (check, decision): (&Check, &Decision), now: Micros) {
-        let mut entry = Entry::new(check.key, check.algorithm);
-        entry.charge(check, now, decision);
+    /// Keeps what was just charged for the first time.
+    fn add(&self, shard: &mut Shard, mut entry: Entry, now: Micros) {
         entry.touch(now, true);
-        self.add(shard, entry, now);
-    }
-
-    fn add(&self, shard: &mut Shard, entry: Entry, now: Micros) {
-        if shard.len() == 0 || self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(1)).is_ok() {
+        if shard.len() == 0 || (!shard.is_full() && self.take_room()) {
             shard.insert(entry);
             self.held.fetch_add(1, Relaxed);
         } else if let Some(victim) = shard.victim(now) {
@@ -280,40 +261,16 @@ impl Memory {
         }
     }
 
+    fn take_room(&self) -> bool {
+        self.room.fetch_update(Relaxed, Relaxed, |room| room.checked_sub(1)).is_ok()
+    }
+
     /// `left` entries are left in the shard; its first took no room.
     fn note_removed(&self, removed: usize, left: usize) {
         if removed > 0 {
             self.held.fetch_sub(removed, Relaxed);
             self.room.fetch_add(removed - usize::from(left == 0), Relaxed);
         }
-    }
-}
-
-impl<'a> Request<'a> {
-    fn has_asked(&self, key: CounterKey) -> bool {
-        self.checks[..self.looks.len()].iter().any(|earlier| earlier.key == key)
-    }
-
-    fn admitted(&self) -> impl Iterator<Item = (&'a Check, &Look)> {
-        self.checks.iter().zip(&self.looks).filter(|(_, look)| look.decision.admitted)
-    }
-
-    /// What the check is told if those before it on the same key are charged first.
-    fn decide_again(&self, known: Option<&Entry>, check: &Check) -> Decision {
-        let mut algorithm = known.map_or(check.algorithm, |entry| entry.algorithm);
-        let mut state = known.map_or_else(|| State::new(algorithm), |entry| entry.state.clone());
-        let mut become_algorithm = |state: &mut State, wanted: Algorithm| {
-            if algorithm != wanted {
-                algorithm = wanted;
-                *state = State::new(wanted);
-            }
-        };
-        for (earlier, _) in self.admitted().filter(|(earlier, _)| earlier.key == check.key) {
-            become_algorithm(&mut state, earlier.algorithm);
-            state.charge(&earlier.quota, self.now, earlier.cost);
-        }
-        become_algorithm(&mut state, check.algorithm);
-        state.decide(&check.quota, self.now, check.cost)
     }
 }
 

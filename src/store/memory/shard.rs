@@ -1,4 +1,4 @@
-//! One shard: an index of 5 bytes a place over a dense slab, and the choice of what to forget.
+//! One shard: an index of 3 bytes a place over a dense slab, and the choice of what to forget.
 //!
 //! A victim is looked for from where the last search ended (a clock's hand), so no entry is looked at twice before all were
 //! looked at once. A search normally ends after `SAMPLE` entries and always after `SEARCH`.
@@ -14,10 +14,15 @@ const SAMPLE: usize = 16;
 /// How far a search goes that finds nothing as cheap as the last one did: 3 µs or so, and most of a shard.
 const SEARCH: usize = 1024;
 
+/// Places for keys in the index of a shard that is as full as it should get: 7/8 of 4096.
+pub const INDEX_KEYS: usize = 3584;
+
 #[derive(Debug)]
 pub struct Shard {
-    index: HashTable<u32>,
+    index: HashTable<u16>,
     slab: Slab,
+    /// The latest instant a request came with.
+    clock: Micros,
     /// Where the next search for a victim starts.
     hand: usize,
     /// Where the sweep goes on.
@@ -35,16 +40,32 @@ pub struct Victim {
 
 impl Shard {
     pub fn new() -> Self {
-        Self { index: HashTable::new(), slab: Slab::default(), hand: 0, broom: 0, floor: IDLE_WORTH }
+        Self { index: HashTable::new(), slab: Slab::default(), clock: 0, hand: 0, broom: 0, floor: IDLE_WORTH }
     }
 
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
+    pub fn clock(&self) -> Micros {
+        self.clock
+    }
+
+    /// The instant of a request that came with `now`: a core may have read it before another that had the lock first, and
+    /// for this shard time does not go back. What is charged at an instant is given back by the same one.
+    pub fn advance(&mut self, now: Micros) -> Micros {
+        self.clock = self.clock.max(now);
+        self.clock
+    }
+
+    /// No more slots can be numbered. Far off, unless someone can choose digests.
+    pub fn is_full(&self) -> bool {
+        self.len() > usize::from(u16::MAX)
+    }
+
     pub fn find(&self, key: CounterKey) -> Option<usize> {
-        let found = self.index.find(halves(key).1, |&slot| self.slab.at(slot as usize).is(key));
-        found.map(|&slot| slot as usize)
+        let found = self.index.find(halves(key).1, |&slot| self.slab.at(usize::from(slot)).is(key));
+        found.map(|&slot| usize::from(slot))
     }
 
     pub fn at(&self, slot: usize) -> &Entry {
@@ -55,12 +76,13 @@ impl Shard {
         self.slab.at_mut(slot)
     }
 
-    /// Adds an entry for a key that is not there.
+    /// Adds an entry for a key that is not there, to a shard that is not full.
     pub fn insert(&mut self, entry: Entry) {
-        let Ok(slot) = u32::try_from(self.slab.len()) else { return };
+        let Ok(slot) = u16::try_from(self.slab.len()) else { return };
+        self.grow_index();
         let hash = entry.hash();
         self.slab.push(entry);
-        self.index.insert_unique(hash, slot, |&other| self.slab.at(other as usize).hash());
+        self.index.insert_unique(hash, slot, |&other| self.slab.at(usize::from(other)).hash());
     }
 
     /// Puts an entry for a key that is not there in the place of another.
@@ -69,8 +91,8 @@ impl Shard {
         self.unindex(slot);
         let hash = entry.hash();
         *self.slab.at_mut(slot) = entry;
-        if let Ok(slot) = u32::try_from(slot) {
-            self.index.insert_unique(hash, slot, |&other| self.slab.at(other as usize).hash());
+        if let Ok(slot) = u16::try_from(slot) {
+            self.index.insert_unique(hash, slot, |&other| self.slab.at(usize::from(other)).hash());
         }
     }
 
@@ -82,8 +104,8 @@ impl Shard {
         if from == slot {
             return;
         }
-        if let Some(place) = self.index.find_mut(last.hash(), |&other| other as usize == from)
-            && let Ok(slot) = u32::try_from(slot)
+        if let Some(place) = self.index.find_mut(last.hash(), |&other| usize::from(other) == from)
+            && let Ok(slot) = u16::try_from(slot)
         {
             *place = slot;
         }
@@ -136,6 +158,15 @@ impl Shard {
         (looked, forgotten, ended)
     }
 
+    /// Eightfold up to its due size: shards grow at the same time, and tables outgrown by each doubling would stay with the
+    /// allocator (7 bytes a key).
+    fn grow_index(&mut self) {
+        let capacity = self.index.capacity();
+        if self.index.len() == capacity && capacity < INDEX_KEYS {
+            self.index.reserve(7 * capacity.max(8), |&slot| self.slab.at(usize::from(slot)).hash());
+        }
+    }
+
     fn step(&mut self) -> usize {
         let slot = if self.hand < self.len() { self.hand } else { 0 };
         self.hand = slot + 1;
@@ -153,15 +184,15 @@ impl Shard {
 
     fn unindex(&mut self, slot: usize) {
         let hash = self.slab.at(slot).hash();
-        if let Ok(place) = self.index.find_entry(hash, |&other| other as usize == slot) {
+        if let Ok(place) = self.index.find_entry(hash, |&other| usize::from(other) == slot) {
             place.remove();
         }
     }
 
-    /// After a flood has gone, its index goes too; a quarter full is far enough from growing again.
+    /// After a flood has gone, its index goes too; a sixteenth full is far enough from growing again.
     fn give_back_index(&mut self) {
-        if self.index.capacity() > 64 && self.index.len() * 4 < self.index.capacity() {
-            self.index.shrink_to(self.index.len() * 2, |&slot| self.slab.at(slot as usize).hash());
+        if self.index.capacity() > 64 && self.index.len() * 16 < self.index.capacity() {
+            self.index.shrink_to(self.index.len() * 2, |&slot| self.slab.at(usize::from(slot)).hash());
         }
     }
 }

@@ -91,7 +91,7 @@ enum Operation {
     Inspect = 4,
 }
 
-/// The node's answer to one check.
+/// The node's answer to one check. For `charge_up_to` and `give_back` the decision is the limit's standing before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Told {
     pub answer: Answer,
@@ -193,6 +193,9 @@ impl<'a> Call<'a> {
     }
 
     /// Reads the reply: one answer per check, in their order.
+    ///
+    /// # Errors
+    /// When it is not a reply to this call.
     pub fn read(&self, reply: &Value) -> Result<Vec<Told>, Malformed> {
         let Value::Array(numbers) = reply else { return Err(Malformed) };
         let (at, rows) = numbers.split_first().ok_or(Malformed)?;

@@ -22,8 +22,8 @@ use tokio::time::{sleep, timeout};
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 const ALIVE_MS: u64 = 15_000;
 
-/// KEYS[1]: a sorted set of gateways by when each was last seen, in the node's milliseconds. ARGV[1]: this gateway;
-/// ARGV[2]: ms for which one counts as alive. Replies with how many are alive, and the node's clock in whole seconds and
+/// `KEYS[1]`: a sorted set of gateways by when each was last seen, in the node's milliseconds. `ARGV[1]`: this gateway;
+/// `ARGV[2]`: ms for which one counts as alive. Replies with how many are alive, and the node's clock in whole seconds and
 /// microseconds. The set expires with its last gateway; one seen in the future was seen by a clock that has stepped back.
 const HEARTBEAT: &str = "\
 local time = redis.call('TIME')
