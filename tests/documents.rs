@@ -1,7 +1,5 @@
 //! What the documents say, held against the program: every file and link they name, every example, every table.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
-
 use staunch::algorithm::Algorithm;
 use staunch::telemetry::metrics::{
     self, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, RouteMetrics, ShardMetrics, Source, StoreErrorKind,

@@ -3,8 +3,6 @@
 //!
 //! A rule that is in the way is changed here, with its reason, in the commit that needs it.
 
-#![allow(clippy::expect_used, reason = "a test stops at the first surprise")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -88,7 +88,7 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        let started = Instant::now();
+        let started = staunch::clock::now();
         while started.elapsed() < READY_WITHIN {
             if process.try_wait().expect("a child can be asked").is_some() {
                 return false;
