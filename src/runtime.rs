@@ -6,7 +6,8 @@ use crate::listener::drain::Drain;
 use crate::listener::{Listener, Settings};
 use crate::proxy::{Gateway, Snapshot};
 use crate::store::memory::Memory;
-use crate::store::{Store, redis};
+use crate::store::Store;
+use crate::store::redis::{Client, Shards};
 use crate::telemetry::top::Top;
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +39,7 @@ pub struct Policy {
 pub enum Counters {
     Memory(Arc<Memory>),
     Redis {
-        shards: Arc<redis::Shards>,
+        shards: Arc<Shards>,
         /// Decides while a shard is away.
         local: Arc<Memory>,
     },
@@ -51,7 +52,7 @@ impl Counters {
         match self {
             Self::Memory(memory) => Store::Memory(memory.clone()),
             Self::Redis { shards, local } => Store::Redis {
-                client: redis::Client::new(shards.clone()),
+                client: Client::new(shards.clone()),
                 shards: shards.clone(),
                 local: local.clone(),
             },
@@ -66,7 +67,7 @@ impl Counters {
     }
 
     #[must_use]
-    pub fn shards(&self) -> Option<&Arc<redis::Shards>> {
+    pub fn shards(&self) -> Option<&Arc<Shards>> {
         match self {
             Self::Memory(_) => None,
             Self::Redis { shards, .. } => Some(shards),
