@@ -5,8 +5,8 @@ use crate::limit::Limiter;
 use crate::listener::drain::Drain;
 use crate::listener::{Listener, Settings};
 use crate::proxy::{Gateway, Snapshot};
-use crate::store::memory::Memory;
 use crate::store::Store;
+use crate::store::memory::Memory;
 use crate::store::redis::{Client, Shards};
 use crate::telemetry::top::Top;
 use std::collections::HashMap;
@@ -51,11 +51,9 @@ impl Counters {
     pub fn open(&self) -> Store {
         match self {
             Self::Memory(memory) => Store::Memory(memory.clone()),
-            Self::Redis { shards, local } => Store::Redis {
-                client: Client::new(shards.clone()),
-                shards: shards.clone(),
-                local: local.clone(),
-            },
+            Self::Redis { shards, local } => {
+                Store::Redis { client: Client::new(shards.clone()), shards: shards.clone(), local: local.clone() }
+            }
         }
     }
 
