@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench store`. Figures are µs of CPU a check; they hold between the rows of one run.
 
+#[path = "../tests/support/ports.rs"]
+mod ports;
 #[path = "../tests/support/redis.rs"]
 #[allow(dead_code, reason = "the bench uses a part of the tests' support")]
 mod server;
