@@ -136,11 +136,12 @@ impl Core {
         let _ = replaced.await;
     }
 
-    /// Accepts no more, and returns when the last connection has ended.
-    pub async fn drain(&self) {
+    /// Accepts no more; the receiver hears when the last connection has ended. All cores are to be told before one is
+    /// waited for, or the others go on as if nothing were the matter.
+    pub async fn drain(&self) -> oneshot::Receiver<()> {
         let (done, drained) = oneshot::channel();
         self.tell(Order::Drain { done }).await;
-        let _ = drained.await;
+        drained
     }
 
     /// Ends the core, whatever is still open.

@@ -249,8 +249,13 @@ impl App {
         self.lifecycle.draining();
         tracing::info!("draining");
         let drained = async {
+            let mut cores = Vec::with_capacity(self.cores.len());
             for core in &self.cores {
-                core.drain().await;
+                cores.push(core.drain().await);
+            }
+            for drained in cores {
+                // A core that is gone has nothing left to finish.
+                let _ = drained.await;
             }
         };
         if tokio::time::timeout(at_most, drained).await.is_err() {

@@ -39,9 +39,7 @@ pub fn get(port: u16, path: &str, fields: &[(&str, &str)]) -> Answer {
 
 /// The same, where it may be that nobody answers.
 pub fn try_get(port: u16, path: &str) -> Option<Answer> {
-    let mut connection = Connection::try_open(port)?;
-    connection.stream.write_all(request("GET", path, &[]).as_bytes()).ok()?;
-    connection.try_answer()
+    Connection::try_open(port)?.try_get(path)
 }
 
 pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> String {
@@ -79,6 +77,12 @@ impl Connection {
     pub fn get(&mut self, path: &str, fields: &[(&str, &str)]) -> Answer {
         self.send(request("GET", path, fields));
         self.answer()
+    }
+
+    /// The same, where it may be that the other side closes.
+    pub fn try_get(&mut self, path: &str) -> Option<Answer> {
+        self.stream.write_all(request("GET", path, &[]).as_bytes()).ok()?;
+        self.try_answer()
     }
 
     /// The next answer, whole.
