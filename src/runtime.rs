@@ -136,8 +136,7 @@ impl Core {
         let _ = replaced.await;
     }
 
-    /// Accepts no more; the receiver hears when the last connection has ended. All cores are to be told before one is
-    /// waited for, or the others go on as if nothing were the matter.
+    /// Accepts no more from now on; what is returned is ready when the last connection has ended.
     pub async fn drain(&self) -> oneshot::Receiver<()> {
         let (done, drained) = oneshot::channel();
         self.tell(Order::Drain { done }).await;

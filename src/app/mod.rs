@@ -249,12 +249,11 @@ impl App {
         self.lifecycle.draining();
         tracing::info!("draining");
         let drained = async {
-            let mut cores = Vec::with_capacity(self.cores.len());
+            let mut draining = Vec::with_capacity(self.cores.len());
             for core in &self.cores {
-                cores.push(core.drain().await);
+                draining.push(core.drain().await);
             }
-            for drained in cores {
-                // A core that is gone has nothing left to finish.
+            for drained in draining {
                 let _ = drained.await;
             }
         };
