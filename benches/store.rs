@@ -5,6 +5,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures time; no limit runs on its clock")]
 
+#[path = "../tests/support/ports.rs"]
+mod ports;
 #[path = "../tests/support/redis.rs"]
 #[allow(dead_code, reason = "the bench uses a part of the tests' support")]
 mod server;
