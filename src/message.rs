@@ -116,6 +116,8 @@ pub struct Response {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Body,
+    /// The client's connection ends with this answer: what came on it cannot be trusted to be one request after the other.
+    pub close: bool,
     /// After a 101: the upstream's side of the connection.
     pub tunnel: Option<Tunnel>,
 }
@@ -138,6 +140,6 @@ impl fmt::Debug for Tunnel {
 impl Response {
     #[must_use]
     pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {
-        Self { status, headers, body, tunnel: None }
+        Self { status, headers, body, close: false, tunnel: None }
     }
 }

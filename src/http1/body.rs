@@ -30,6 +30,8 @@ pub enum Decoder {
     Trailers,
     UntilClose,
     Done,
+    /// After an error: what is left cannot be cut any more.
+    Broken,
 }
 
 impl Decoder {
@@ -58,11 +60,16 @@ impl Decoder {
         }
     }
 
-    /// Cuts the next piece off the front of `input`.
+    /// Cuts the next piece off the front of `input`. An error stays one.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Progress, &'static str> {
+        self.cut(input).inspect_err(|_| *self = Self::Broken)
+    }
+
+    fn cut(&mut self, input: &mut BytesMut) -> Result<Progress, &'static str> {
         loop {
             match *self {
                 Self::Done => return Ok(Progress::End),
+                Self::Broken => return Err("a body that was malformed before"),
                 Self::Length(_) | Self::ChunkData(_) | Self::UntilClose if input.is_empty() => {
                     return Ok(Progress::NeedMore);
                 }
@@ -121,7 +128,9 @@ impl Decoder {
                 *self = Self::Done;
                 super::head::trailer_fields(&section).map(Progress::Trailers)
             }
-            None if input.len() <= MAX_TRAILERS => Ok(Progress::NeedMore),
+            None if input.len() <= MAX_TRAILERS => super::head::check_beginning(input)
+                .map(|()| Progress::NeedMore)
+                .map_err(|_| "an invalid trailer field"),
             _ => Err("a trailer section that is too long"),
         }
     }

@@ -69,10 +69,12 @@ pub fn trailer_fields(section: &Bytes) -> Result<HeaderMap, &'static str> {
     let wrong = "an invalid trailer field";
     check_lines(section).map_err(|_| wrong)?;
     let mut fields = [httparse::EMPTY_HEADER; 64];
-    match httparse::parse_headers(section, &mut fields) {
-        Ok(httparse::Status::Complete((_, fields))) => fields_of(fields, section).map_err(|_| wrong),
-        _ => Err(wrong),
-    }
+    let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(section, &mut fields) else {
+        return Err(wrong);
+    };
+    let mut trailers = fields_of(fields, section).map_err(|_| wrong)?;
+    super::trailer::keep_harmless(&mut trailers);
+    Ok(trailers)
 }
 
 /// RFC 9112 §2.2: a server should ignore an empty line before the request line.
@@ -84,14 +86,17 @@ fn skip_empty_lines(input: &mut BytesMut) {
 
 /// The length of the head with its closing empty line, once it is all there.
 fn head_length(input: &[u8], limit: usize) -> Result<Option<usize>, HeadError> {
-    // A head that ends in bare LFs is waited for as well, so that it can be refused at once and not by a time-out.
-    let end = memchr::memmem::find(input, b"\r\n\r\n").map(|at| at + 4);
-    let bare = memchr::memmem::find(&input[..end.unwrap_or(input.len())], b"\n\n").map(|at| at + 2);
-    match bare.or(end) {
+    match memchr::memmem::find(input, b"\r\n\r\n").map(|at| at + 4) {
         Some(length) if length > limit => Err(HeadError::TooLarge),
         None if input.len() > limit => Err(HeadError::TooLarge),
+        None => check_beginning(input).map(|()| None),
         found => Ok(found),
     }
+}
+
+/// Looks at lines whose end has not come: a bare CR or LF may be why it never does, and is refused now and not by a time-out.
+pub(super) fn check_beginning(input: &[u8]) -> Result<(), HeadError> {
+    check_lines(input.strip_suffix(b"\r").unwrap_or(input))
 }
 
 /// Every line ends in CRLF, and neither octet stands alone; no line is folded (RFC 9112 §2.2, §5.2).

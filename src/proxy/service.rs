@@ -161,7 +161,9 @@ fn bad(error: impl std::fmt::Display) -> Failure {
 
 fn fail(failure: &Failure, record: &mut Record) -> Response {
     record.outcome(failure.outcome());
-    own(failure.response())
+    let mut response = own(failure.response());
+    response.close = failure.ends_connection();
+    response
 }
 
 /// An answer of our own.
