@@ -108,7 +108,7 @@ where
 {
     let (mut pace, mut seen) = (Pace::new(stall, stall), 0);
     poll_fn(|cx| {
-        let sent = sender.poll_send(&mut *socket.io.borrow_mut(), cx);
+        let sent = sender.poll_send(&mut socket.writer(), cx);
         match sent {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
             Poll::Ready(Err(SendError::Io(_) | SendError::Body(_))) => return Poll::Ready(Err(CutShort)),

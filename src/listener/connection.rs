@@ -69,6 +69,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
         Poll::Pending
     }
 
+    /// The side to write to. It is taken for each write only: what is written may be read from this very socket, when an
+    /// answer is sent while its request still comes.
+    pub fn writer(&self) -> Writer<'_, IO> {
+        Writer(&self.io)
+    }
+
     /// Ready once `at` has passed.
     pub fn poll_deadline(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         self.timer.borrow_mut().poll_at(at, cx)
@@ -124,6 +130,35 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
                 _ => return Poll::Ready(false),
             }
         }
+    }
+}
+
+#[derive(Debug)]
+pub struct Writer<'s, IO>(&'s RefCell<IO>);
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Writer<'_, IO> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, octets)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.borrow().is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
     }
 }
 

@@ -5,3 +5,4 @@ pub mod link;
 pub mod log;
 pub mod redis;
 pub mod store;
+pub mod wire;
