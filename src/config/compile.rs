@@ -164,7 +164,6 @@ pub fn bounds(listener: &model::Listener) -> Arc<Bounds> {
     Arc::new(Bounds {
         header_timeout: listener.header_timeout,
         keep_alive_timeout: listener.keep_alive_timeout,
-        body_pause: STALL,
         stall_timeout: STALL,
         max_header_bytes: listener.max_header_bytes,
         max_body_bytes: listener.max_body_bytes.unwrap_or(u64::MAX),

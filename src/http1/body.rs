@@ -1,6 +1,7 @@
 //! Bodies taken out of their framing. The decoder holds no buffer: it cuts what has come and says what it still needs.
 
 use super::framing::Framing;
+use super::head::{self, HeadError};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
@@ -30,6 +31,8 @@ pub enum Decoder {
     Trailers,
     UntilClose,
     Done,
+    /// After an error: what is left cannot be cut any more.
+    Broken,
 }
 
 impl Decoder {
@@ -58,11 +61,16 @@ impl Decoder {
         }
     }
 
-    /// Cuts the next piece off the front of `input`.
+    /// Cuts the next piece off the front of `input`. An error stays one.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Progress, &'static str> {
+        self.cut(input).inspect_err(|_| *self = Self::Broken)
+    }
+
+    fn cut(&mut self, input: &mut BytesMut) -> Result<Progress, &'static str> {
         loop {
             match *self {
                 Self::Done => return Ok(Progress::End),
+                Self::Broken => return Err("a body that was malformed before"),
                 Self::Length(_) | Self::ChunkData(_) | Self::UntilClose if input.is_empty() => {
                     return Ok(Progress::NeedMore);
                 }
@@ -115,14 +123,15 @@ impl Decoder {
             *self = Self::Done;
             return Ok(Progress::End);
         }
-        match memchr::memmem::find(input, b"\r\n\r\n") {
-            Some(at) if at <= MAX_TRAILERS => {
-                let section = input.split_to(at + 4).freeze();
+        match head::section_length(input, MAX_TRAILERS) {
+            Ok(Some(length)) => {
+                let section = input.split_to(length).freeze();
                 *self = Self::Done;
-                super::head::trailer_fields(&section).map(Progress::Trailers)
+                head::trailer_fields(&section).map(Progress::Trailers)
             }
-            None if input.len() <= MAX_TRAILERS => Ok(Progress::NeedMore),
-            _ => Err("a trailer section that is too long"),
+            Ok(None) => Ok(Progress::NeedMore),
+            Err(HeadError::TooLarge) => Err("a trailer section that is too long"),
+            Err(HeadError::Malformed(_)) => Err("an invalid trailer field"),
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod framing;
 pub mod head;
 pub mod send;
 pub mod timer;
+pub mod trailer;
 
 pub use body::{Decoder, Progress};
 pub use framing::Framing;

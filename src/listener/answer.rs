@@ -1,6 +1,7 @@
 //! An answer written to an HTTP/1.1 client: its framing chosen, its head in one piece, its body as it comes.
 
 use super::connection::Socket;
+use super::pace::Pace;
 use crate::clock;
 use crate::http1::{Mode, SendError, Sender, encode};
 use crate::message::{Body, Response};
@@ -13,7 +14,6 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
 
 /// What the framing depends on besides the answer.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,7 @@ fn fields(head: &mut BytesMut, response: &Response, mode: Mode) {
             encode::field(head, name.as_str(), value.as_bytes());
         }
     }
+    head.extend_from_slice(response.lines.as_bytes());
     if !response.headers.contains_key(DATE) {
         encode::field(head, "date", date().as_bytes());
     }
@@ -101,14 +102,14 @@ pub fn date() -> HeaderValue {
     })
 }
 
-/// Sends the whole answer, unless the client leaves or takes nothing for `stall`.
+/// Sends the whole answer, unless the client leaves, takes nothing for `stall`, or takes it at a trickle.
 pub async fn send<IO>(socket: &Socket<IO>, mut sender: Sender, stall: Duration) -> Result<(), CutShort>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut stalled_since: Option<(u64, Instant)> = None;
+    let (mut pace, mut seen) = (Pace::new(stall, stall), 0);
     poll_fn(|cx| {
-        let sent = sender.poll_send(&mut *socket.io.borrow_mut(), cx);
+        let sent = sender.poll_send(&mut socket.writer(), cx);
         match sent {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
             Poll::Ready(Err(SendError::Io(_) | SendError::Body(_))) => return Poll::Ready(Err(CutShort)),
@@ -117,16 +118,11 @@ where
         if socket.poll_gone(cx).is_ready() {
             return Poll::Ready(Err(CutShort));
         }
-        if !sender.is_blocked() {
-            stalled_since = None;
-            return Poll::Pending;
+        if sender.written() > seen || !sender.is_blocked() {
+            pace.moved(sender.written() - seen);
+            seen = sender.written();
         }
-        let since = match stalled_since {
-            Some((written, since)) if written == sender.written() => since,
-            _ => Instant::now(),
-        };
-        stalled_since = Some((sender.written(), since));
-        socket.poll_deadline(since + stall, cx).map(|()| Err(CutShort))
+        if sender.is_blocked() { socket.poll_deadline(pace.wait(), cx).map(|()| Err(CutShort)) } else { Poll::Pending }
     })
     .await
 }

@@ -1,6 +1,8 @@
 //! A client's socket as one HTTP/1.1 connection task uses it: reading ahead, noticing that the client left, and the body
 //! of the request in hand. All parts run in one task, so a `RefCell` borrowed within a poll is enough.
 
+use super::pace::Pace;
+use super::spare::{self, READ};
 use crate::http1::{Decoder, Progress, Timer};
 use crate::message::BodyError;
 use bytes::{Bytes, BytesMut};
@@ -14,8 +16,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::Instant;
 
-/// Room made for each read.
-const READ: usize = 8 * 1024;
 /// How much of the requests behind the one in hand is read before their turn.
 const MAX_READ_AHEAD: usize = 64 * 1024;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -45,8 +45,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
 
     pub fn poll_read(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut input = self.input.borrow_mut();
+        if input.capacity() == 0 {
+            *input = spare::take();
+        }
         input.reserve(READ);
         pin!(self.io.borrow_mut().read_buf(&mut *input)).poll(cx)
+    }
+
+    /// Nothing is in hand and nothing has come: lets go of the memory that the next read will want.
+    pub fn rest(&self) {
+        spare::put(self.input.take());
     }
 
     /// Ready when the client has closed its side or the connection broke; reads ahead while it waits. While a request's
@@ -59,6 +67,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
             }
         }
         Poll::Pending
+    }
+
+    /// The side to write to. It is taken for each write only: what is written may be read from this very socket, when an
+    /// answer is sent while its request still comes.
+    pub fn writer(&self) -> Writer<'_, IO> {
+        Writer(&self.io)
     }
 
     /// Ready once `at` has passed.
@@ -119,31 +133,60 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
     }
 }
 
+#[derive(Debug)]
+pub struct Writer<'s, IO>(&'s RefCell<IO>);
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Writer<'_, IO> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, octets)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.borrow().is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
 /// The body of the request in hand. It may be dropped before its end; the connection then sees to the rest.
 pub struct RequestBody<IO> {
     socket: Rc<Socket<IO>>,
     /// Octets that may still come, of `max_body_bytes`.
     allowed: u64,
-    /// The longest pause between two reads, and when this one ends.
-    pause: std::time::Duration,
-    deadline: Option<Instant>,
+    pace: Pace,
 }
 
 impl<IO> RequestBody<IO> {
-    pub fn new(socket: Rc<Socket<IO>>, allowed: u64, pause: std::time::Duration) -> Self {
-        Self { socket, allowed, pause, deadline: None }
+    pub fn new(socket: Rc<Socket<IO>>, allowed: u64, pace: Pace) -> Self {
+        Self { socket, allowed, pace }
     }
 
     fn take(&mut self, progress: Progress) -> Option<Result<Frame<Bytes>, BodyError>> {
-        self.deadline = None;
         match progress {
-            Progress::Data(data) => match self.allowed.checked_sub(data.len() as u64) {
-                Some(left) => {
-                    self.allowed = left;
-                    Some(Ok(Frame::data(data)))
+            Progress::Data(data) => {
+                self.pace.moved(data.len() as u64);
+                match self.allowed.checked_sub(data.len() as u64) {
+                    Some(left) => {
+                        self.allowed = left;
+                        Some(Ok(Frame::data(data)))
+                    }
+                    None => Some(Err(BodyError::TooLarge)),
                 }
-                None => Some(Err(BodyError::TooLarge)),
-            },
+            }
             Progress::Trailers(fields) => Some(Ok(Frame::trailers(fields))),
             Progress::End | Progress::NeedMore => None,
         }
@@ -159,11 +202,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> http_body::Body for RequestBody<IO> {
         match body.socket.poll_body(cx) {
             Poll::Ready(Ok(progress)) => Poll::Ready(body.take(progress)),
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
-            Poll::Pending => {
-                let pause = body.pause;
-                let deadline = *body.deadline.get_or_insert_with(|| Instant::now() + pause);
-                body.socket.poll_deadline(deadline, cx).map(|()| Some(Err(BodyError::TooSlow)))
-            }
+            Poll::Pending => body.socket.poll_deadline(body.pace.wait(), cx).map(|()| Some(Err(BodyError::TooSlow))),
         }
     }
 

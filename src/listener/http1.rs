@@ -6,6 +6,7 @@
 use super::answer;
 use super::connection::{RequestBody, Socket};
 use super::drain::Drain;
+use super::pace::Pace;
 use super::target;
 use crate::http1::{Decoder, Framing, HeadError, RequestHead, framing, head};
 use crate::message::{Body, Request, Response};
@@ -28,15 +29,22 @@ const MAX_DISCARD: usize = 256 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_LINGER: usize = 1024 * 1024;
 
-/// Serves the connection to its end. `input` has been read from `io` already.
-pub async fn serve<IO>(io: IO, input: BytesMut, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>)
+/// What has happened on a connection while its protocol was found out.
+pub struct Begun {
+    /// Read already.
+    pub input: BytesMut,
+    pub opened: Instant,
+}
+
+/// Serves the connection to its end.
+pub async fn serve<IO>(io: IO, begun: Begun, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let connection = Connection { socket: Rc::new(Socket::new(io, input)), peer, gateway, drain };
-    let mut served = 0;
-    while let Next::KeepAlive = connection.one_request(served == 0).await {
-        served += 1;
+    let connection = Connection { socket: Rc::new(Socket::new(io, begun.input)), peer, gateway, drain };
+    let mut wait = HeadWait::first(begun.opened + connection.peer.bounds.header_timeout);
+    while let Next::KeepAlive = connection.one_request(wait).await {
+        wait = HeadWait::next(connection.peer.bounds.keep_alive_timeout);
     }
 }
 
@@ -61,8 +69,8 @@ enum NoRequest {
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
-    async fn one_request(&self, first: bool) -> Next {
-        let (request, keep_alive) = match self.read_request(first).await {
+    async fn one_request(&self, wait: HeadWait) -> Next {
+        let (request, keep_alive) = match self.read_request(wait).await {
             Ok(request) => request,
             Err(NoRequest::Over) => return Next::Close,
             Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
@@ -74,10 +82,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         self.respond(response, answer::Asked { version, head_only, keep_alive }).await
     }
 
-    async fn read_request(&self, first: bool) -> Result<(Request, bool), NoRequest> {
-        let bounds = &self.peer.bounds;
-        let idle = if first { bounds.header_timeout } else { bounds.keep_alive_timeout };
-        let mut wait = HeadWait { idle_until: Instant::now() + idle, head_until: None };
+    async fn read_request(&self, mut wait: HeadWait) -> Result<(Request, bool), NoRequest> {
         let head = poll_fn(|cx| self.poll_head(&mut wait, cx)).await?;
         self.request(head).map_err(|failure| {
             self.gateway.count_malformed();
@@ -100,6 +105,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoRequest::Over)),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Pending => {
+                    if !begun {
+                        self.socket.rest();
+                    }
                     let until = wait.until(begun, self.peer.bounds.header_timeout);
                     return self.socket.poll_deadline(until, cx).map(|()| Err(self.too_slow(begun)));
                 }
@@ -140,7 +148,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
                 self.socket.expect_continue();
             }
             let bounds = &self.peer.bounds;
-            Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, bounds.body_pause)))
+            let pace = Pace::new(bounds.body_grace(), bounds.stall_timeout);
+            Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, pace)))
         };
         let request =
             Request { method: head.method, target, authority, version: head.version, headers: head.headers, body };
@@ -159,7 +168,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
 
     async fn respond(&self, mut response: Response, asked: answer::Asked) -> Next {
         let tunnel = response.tunnel.take();
-        let close = tunnel.is_none() && (!asked.keep_alive || self.drain.is_draining() || self.body_is_too_long());
+        let ends = response.close || !asked.keep_alive || self.drain.is_draining() || self.body_is_too_long();
+        let close = tunnel.is_none() && ends;
         let sender = answer::sender(response, &asked, close);
         if answer::send(&self.socket, sender, self.peer.bounds.stall_timeout).await.is_err() {
             return Next::Close;
@@ -236,6 +246,15 @@ struct HeadWait {
 }
 
 impl HeadWait {
+    /// A connection's first head is due from the moment it was opened.
+    fn first(until: Instant) -> Self {
+        Self { idle_until: until, head_until: Some(until) }
+    }
+
+    fn next(idle: Duration) -> Self {
+        Self { idle_until: Instant::now() + idle, head_until: None }
+    }
+
     fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
         if begun { *self.head_until.get_or_insert_with(|| Instant::now() + header_timeout) } else { self.idle_until }
     }

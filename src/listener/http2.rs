@@ -1,23 +1,24 @@
-//! An HTTP/2 connection of a client, by prior knowledge (RFC 9113 §3.3). `hyper` speaks the protocol; each stream is one
-//! request to the gateway.
+//! An HTTP/2 connection of a client, by prior knowledge (RFC 9113 §3.3). `hyper` speaks the protocol and refuses what its
+//! field rules forbid; each stream is one request to the gateway. How much one connection may hold is bounded here.
 
 use super::drain::Drain;
-use crate::message::{Body, BodyError, Request};
-use crate::proxy::{Gateway, Peer};
+use super::streams::{Activity, AnswerStream, Open, State};
+use crate::http1::Timer;
+use crate::message::{Body, Request, Response};
+use crate::proxy::{Bounds, Gateway, Peer};
+use crate::respond::Failure;
 use bytes::{Bytes, BytesMut};
-use http::header::{COOKIE, HOST};
-use http::{HeaderMap, HeaderValue};
-use http_body::{Frame, SizeHint};
+use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -26,6 +27,16 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Streams one connection may have open; nginx's and Envoy's defaults are 128 and 100.
 const MAX_STREAMS: u32 = 128;
+/// Request bodies that wait to be read, of one stream and of all; Envoy's advice for an edge is 64 KiB and 1 MiB, where one
+/// stream alone then uploads 1 MiB/s over 64 ms.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Of each stream's answer, what waits to be written; hyper's 400 KiB would be 50 MiB a connection.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Streams reset before they were looked at (rapid reset, CVE-2023-44487), and streams that ended by a fault of the client's
+/// (CVE-2025-8671), before the connection is closed: h2's own default, and an eighth of it.
+const MAX_EARLY_RESETS: usize = 20;
+const MAX_FAULTS: usize = 128;
 /// A peer that answers no ping for so long is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,89 +46,109 @@ pub async fn serve<IO>(io: IO, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<D
 where
     IO: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let activity = Rc::new(Activity { streams: Cell::new(0), idle_since: Cell::new(Instant::now()) });
+    let activity = Activity::new();
     let (bounds, counted) = (peer.bounds.clone(), activity.clone());
     let service = service_fn(move |request: http::Request<Incoming>| {
-        let (gateway, peer, stream) = (gateway.clone(), peer.clone(), Stream::open(&counted));
+        let (gateway, peer, open) = (gateway.clone(), peer.clone(), Open::new(&counted));
         async move {
-            let request = translate(request, peer.bounds.max_body_bytes);
-            let response = gateway.serve(&peer, request).await;
-            drop(stream);
-            Ok::<_, Infallible>(answer(response))
+            let head_only = request.method() == Method::HEAD;
+            let response = match translate(request, &open, &peer.bounds) {
+                Ok(request) => gateway.serve(&peer, request).await,
+                Err(why) => {
+                    gateway.count_malformed();
+                    let (parts, body) = Failure::BadRequest(why.into()).response().into_parts();
+                    Response::new(parts.status, parts.headers, Body::from(body))
+                }
+            };
+            Ok::<_, Infallible>(answer(response, head_only, open))
         }
     });
-    let connection = http2::Builder::new(Local)
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(u32::try_from(bounds.max_header_bytes).unwrap_or(u32::MAX))
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(io), service);
-    let mut connection = pin!(connection);
-    let mut idle_timer = crate::http1::Timer::default();
-    let mut closing = false;
+    let connection = builder(&bounds).serve_connection(TokioIo::new(io), service);
+    let (mut connection, mut timer, mut closing) = (pin!(connection), Timer::default(), None);
     poll_fn(|cx| {
-        if !closing
-            && (drain.is_draining() || activity.poll_idle(&mut idle_timer, bounds.keep_alive_timeout, cx).is_ready())
-        {
-            closing = true;
-            connection.as_mut().graceful_shutdown();
+        loop {
+            let state = activity.state(bounds.keep_alive_timeout, bounds.stall_timeout);
+            if closing.is_none() && (drain.is_draining() || state == State::Idle) {
+                closing = Some(Instant::now() + bounds.header_timeout);
+                connection.as_mut().graceful_shutdown();
+            }
+            // How it ended matters to nobody: its streams have been recorded one by one.
+            if connection.as_mut().poll(cx).is_ready() || state == State::Stalled {
+                return Poll::Ready(());
+            }
+            let again = match (closing, state) {
+                // Said goodbye, and the client does not.
+                (Some(until), _) if activity.open_streams() == 0 => {
+                    if until <= Instant::now() {
+                        return Poll::Ready(());
+                    }
+                    until
+                }
+                (_, State::Fine(until)) => until,
+                (_, State::Idle | State::Stalled) => Instant::now() + bounds.stall_timeout,
+            };
+            if timer.poll_at(again, cx).is_pending() {
+                return Poll::Pending;
+            }
         }
-        // How it ended matters to nobody: its streams have been recorded one by one.
-        connection.as_mut().poll(cx).map(|_| ())
     })
     .await;
 }
 
-/// Which streams are open, and since when none is.
-struct Activity {
-    streams: Cell<usize>,
-    idle_since: Cell<Instant>,
+fn builder(bounds: &Bounds) -> http2::Builder<Local> {
+    let mut builder = http2::Builder::new(Local);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(MAX_SEND_BUFFER)
+        .max_header_list_size(u32::try_from(bounds.max_header_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(MAX_EARLY_RESETS)
+        .max_local_error_reset_streams(MAX_FAULTS)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    builder
 }
 
-impl Activity {
-    fn poll_idle(&self, timer: &mut crate::http1::Timer, limit: Duration, cx: &mut Context<'_>) -> Poll<()> {
-        let since = if self.streams.get() == 0 { self.idle_since.get() } else { Instant::now() };
-        timer.poll_at(since + limit, cx)
+fn translate(request: http::Request<Incoming>, open: &Open, bounds: &Bounds) -> Result<Request, &'static str> {
+    let (mut parts, incoming) = request.into_parts();
+    if parts.method == Method::CONNECT {
+        return Err("CONNECT is not served");
     }
-}
-
-struct Stream(Rc<Activity>);
-
-impl Stream {
-    fn open(activity: &Rc<Activity>) -> Self {
-        activity.streams.set(activity.streams.get() + 1);
-        Self(activity.clone())
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get() - 1);
-        self.0.idle_since.set(Instant::now());
-    }
-}
-
-fn translate(request: http::Request<Incoming>, max_body_bytes: u64) -> Request {
-    let (mut parts, body) = request.into_parts();
     join_cookies(&mut parts.headers);
     let authority = parts.uri.authority().map(|authority| Bytes::copy_from_slice(authority.as_str().as_bytes()));
+    check_host(authority.as_deref(), &parts.headers)?;
     if authority.is_some() {
         parts.headers.remove(HOST);
     }
+    parts.headers.remove(EXPECT);
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-    let body = if http_body::Body::is_end_stream(&body) {
+    let body = if http_body::Body::is_end_stream(&incoming) {
         Body::Empty
     } else {
-        Body::Stream(Box::pin(StreamBody { incoming: body, allowed: max_body_bytes }))
+        Body::Stream(Box::pin(open.request_body(incoming, bounds)))
     };
-    Request {
+    Ok(Request {
         method: parts.method,
         target: Bytes::copy_from_slice(target.as_bytes()),
         authority,
         version: parts.version,
         headers: parts.headers,
         body,
+    })
+}
+
+/// One host, told once or twice the same (RFC 9113 §8.3.1).
+fn check_host(authority: Option<&[u8]>, headers: &HeaderMap) -> Result<(), &'static str> {
+    let mut lines = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
+    match (authority, lines.next(), lines.next()) {
+        (_, _, Some(_)) => Err("more than one Host"),
+        (None, None, None) => Err("no Host"),
+        (Some(authority), Some(host), None) if !authority.eq_ignore_ascii_case(host) => {
+            Err("a Host that is not the authority")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -131,42 +162,19 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn answer(response: crate::message::Response) -> http::Response<Body> {
-    let mut answer = http::Response::new(response.body);
-    *answer.status_mut() = response.status;
-    *answer.headers_mut() = response.headers;
+/// Where there can be no body none is sent, and a length is told only where it tells of another answer's (RFC 9110 §8.6).
+fn answer(response: Response, head_only: bool, open: Open) -> http::Response<AnswerStream> {
+    let Response { status, mut headers, body, .. } = response;
+    let bodiless = head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if status == StatusCode::NO_CONTENT {
+        headers.remove(CONTENT_LENGTH);
+    } else if let (true, Body::Full(bytes)) = (bodiless, &body) {
+        headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(bytes.len()));
+    }
+    let mut answer = http::Response::new(open.answer_body(if bodiless { Body::Empty } else { body }));
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
     answer
-}
-
-/// The body of a request's stream, bounded by `max_body_bytes`.
-struct StreamBody {
-    incoming: Incoming,
-    allowed: u64,
-}
-
-impl http_body::Body for StreamBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let body = self.get_mut();
-        Pin::new(&mut body.incoming).poll_frame(cx).map(|next| {
-            let frame = next?.map_err(|_| BodyError::ClientGone);
-            Some(frame.and_then(|frame| {
-                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-                body.allowed = body.allowed.checked_sub(length).ok_or(BodyError::TooLarge)?;
-                Ok(frame)
-            }))
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
 }
 
 /// Runs a connection's streams on the core it was accepted on.

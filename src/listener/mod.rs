@@ -5,6 +5,9 @@ mod connection;
 pub mod drain;
 mod http1;
 mod http2;
+mod pace;
+mod spare;
+mod streams;
 mod target;
 mod tunnel;
 
@@ -26,7 +29,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const BACKLOG: i32 = 4096;
 /// Out of file descriptors: a pause, so that closing connections can help.
@@ -127,15 +130,18 @@ async fn serve(mut io: TcpStream, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: R
     if io.set_nodelay(true).is_err() {
         return;
     }
+    let opened = Instant::now();
     let mut input = BytesMut::new();
     let speaks_http2 = timeout(peer.bounds.header_timeout, starts_like_http2(&mut io, &mut input));
     let draining = poll_fn(|_| if drain.is_draining() { Poll::Ready(()) } else { Poll::Pending });
     tokio::select! {
         biased;
         answer = speaks_http2 => match answer {
-            Ok(Ok(true)) => http2::serve(http2::rewound(io, input), peer, gateway, drain.clone()).await,
+            Ok(Ok(true)) => Box::pin(http2::serve(http2::rewound(io, input), peer, gateway, drain.clone())).await,
             // A sender too slow for even this gets its 408 from the HTTP/1.1 side.
-            Ok(Ok(false)) | Err(_) => http1::serve(io, input, peer, gateway, drain.clone()).await,
+            Ok(Ok(false)) | Err(_) => {
+                http1::serve(io, http1::Begun { input, opened }, peer, gateway, drain.clone()).await;
+            }
             Ok(Err(_)) => {}
         },
         () = pin!(draining) => {}
@@ -145,7 +151,10 @@ async fn serve(mut io: TcpStream, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: R
 /// Reads until it is clear whether the connection begins with the HTTP/2 preface.
 async fn starts_like_http2(io: &mut TcpStream, input: &mut BytesMut) -> io::Result<bool> {
     loop {
-        input.reserve(8 * 1024);
+        if input.capacity() == 0 {
+            io.readable().await?;
+            *input = spare::take();
+        }
         if io.read_buf(input).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -134,9 +134,13 @@ fn failure(route: &Route, endpoint: &dyn std::fmt::Display, failed: &Failed) -> 
             tracing::warn!(upstream = route.upstream.name, %endpoint, %error, "could not connect to the upstream");
             Failure::UpstreamFailed(UpstreamFault::Connect)
         }
-        Failed::Broken(why) => {
-            tracing::warn!(upstream = route.upstream.name, %endpoint, error = why, "the upstream gave no proper answer");
+        Failed::Unanswered(error) => {
+            tracing::warn!(upstream = route.upstream.name, %endpoint, %error, "the upstream closed without an answer");
             Failure::UpstreamFailed(UpstreamFault::Closed)
+        }
+        Failed::Malformed(why) => {
+            tracing::warn!(upstream = route.upstream.name, %endpoint, error = why, "the upstream gave no proper answer");
+            Failure::UpstreamFailed(UpstreamFault::Malformed)
         }
     }
 }

@@ -4,8 +4,7 @@
 use crate::http1::encode;
 use bytes::{BufMut, BytesMut};
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::fmt::Write;
@@ -16,8 +15,6 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longer ones are not an identifier but a way to fill logs.
@@ -79,12 +76,23 @@ fn is_ours(name: &HeaderName, hop: &Hop<'_>) -> bool {
     if name == HOST || name == X_REQUEST_ID || name == X_FORWARDED_FOR {
         return true;
     }
-    let forwarding = name == X_FORWARDED_PROTO
-        || name == X_FORWARDED_HOST
-        || name == X_FORWARDED_PORT
-        || name == X_REAL_IP
-        || name == FORWARDED;
-    forwarding && !hop.trusted
+    !hop.trusted && is_a_proxys(name.as_str())
+}
+
+/// Fields by which proxies tell of the client, or of the URL it really asked for. An origin that obeys them believes whoever
+/// sends them; some (CGI, WSGI, PHP) read an underscore as a hyphen.
+fn is_a_proxys(name: &str) -> bool {
+    if !matches!(name.as_bytes().first(), Some(b'x' | b'f')) {
+        return false;
+    }
+    let same = |name: &str, known: &str| {
+        name.len() == known.len() && name.bytes().zip(known.bytes()).all(|(a, b)| a == b || (a == b'_' && b == b'-'))
+    };
+    let family = "x-forwarded";
+    name.get(..family.len()).is_some_and(|start| same(start, family))
+        || ["forwarded", "x-real-ip", "x-original-url", "x-rewrite-url", "x-envoy-original-path"]
+            .iter()
+            .any(|known| same(name, known))
 }
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -199,6 +207,9 @@ mod tests {
             ("x-forwarded-proto", "https"),
             ("forwarded", "for=203.0.113.9"),
             ("x-real-ip", "203.0.113.9"),
+            ("x_forwarded_for", "203.0.113.9"),
+            ("x-forwarded_prefix", "/203.0.113.9"),
+            ("x-rewrite-url", "/203.0.113.9"),
         ]);
         let stranger = written(&sent, false);
         assert!(!stranger.contains("203.0.113.9") && stranger.contains("x-forwarded-proto: http\r\n"), "{stranger}");

@@ -18,11 +18,18 @@ pub struct Bounds {
     pub header_timeout: Duration,
     /// Between two requests on a connection.
     pub keep_alive_timeout: Duration,
-    /// Between two reads of a request's body.
-    pub body_pause: Duration,
-    /// How long a client may take nothing of an answer that is ready for it.
+    /// How long a client may send nothing of a body that is waited for, or take nothing of an answer that is ready for it.
     pub stall_timeout: Duration,
     pub max_header_bytes: usize,
     /// `u64::MAX`: unlimited.
     pub max_body_bytes: u64,
+}
+
+impl Bounds {
+    /// How long a request's body may be waited for in all, besides what its octets earn (`listener::pace`): 20 s by default,
+    /// as in Apache.
+    #[must_use]
+    pub fn body_grace(&self) -> Duration {
+        2 * self.header_timeout
+    }
 }

@@ -79,6 +79,12 @@ impl Failure {
         }
     }
 
+    /// Whether the client's connection should end with it: its next octets may not be what a request would be.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        matches!(self, Self::BadRequest(_) | Self::RequestTimeout | Self::HeadersTooLarge | Self::UriTooLong)
+    }
+
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         let mut answer = Response::new(self.body());

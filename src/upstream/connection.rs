@@ -13,6 +13,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -56,7 +57,9 @@ pub struct Asked<'a> {
     pub method: &'a Method,
     /// The request asked for an upgrade, so a 101 may be passed on.
     pub upgrade: bool,
-    pub deadline: Instant,
+    pub begun: Instant,
+    /// How long the answer's head is waited for, once the request is there.
+    pub patience: Duration,
 }
 
 impl Connection {
@@ -81,45 +84,36 @@ impl Connection {
     /// Sends a request and reads the head of the answer; what is left of the request goes on while the answer's body is read.
     pub async fn exchange(
         mut self,
-        mut request: Sender,
+        request: Sender,
         asked: &Asked<'_>,
         pool: &Rc<Pool>,
     ) -> Result<Exchanged, ExchangeError> {
-        let mut sending = true;
+        let mut upload =
+            Upload { request, sending: true, deadline: asked.begun + asked.patience, patience: asked.patience };
         loop {
-            let head = poll_fn(|cx| self.poll_head(&mut request, &mut sending, asked.deadline, cx)).await?;
+            let head = poll_fn(|cx| self.poll_head(&mut upload, cx)).await?;
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                return if asked.upgrade { Ok(Exchanged::Switched(head, self)) } else { Err(UNASKED) };
+                let wanted = asked.upgrade && changes_to_websocket(&head);
+                return if wanted { Ok(Exchanged::Switched(head, self)) } else { Err(UNASKED) };
             }
             if head.status.is_informational() {
                 continue; // 100 was answered by us; the others are hints that a proxy need not pass on
             }
             let framing = framing::of_response(asked.method, head.status, head.version, &head.headers)
                 .map_err(ExchangeError::Malformed)?;
-            let reusable = framing != Framing::UntilClose && keeps_alive(&head) && !sending;
-            let upload = sending.then_some(request);
+            let reusable = framing != Framing::UntilClose && keeps_alive(&head) && !upload.sending;
+            let upload = upload.sending.then_some(upload.request);
             let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
             return Ok(Exchanged::Answer(head, body));
         }
     }
 
-    fn poll_head(
-        &mut self,
-        request: &mut Sender,
-        sending: &mut bool,
-        deadline: Instant,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<ResponseHead, ExchangeError>> {
-        if *sending {
-            match request.poll_send(&mut self.io, cx) {
-                Poll::Ready(Ok(())) => *sending = false,
-                Poll::Ready(Err(SendError::Body(error))) => return Poll::Ready(Err(ExchangeError::Body(error))),
-                // An endpoint may answer and close without reading on: its answer still counts.
-                Poll::Ready(Err(SendError::Io(error))) if self.input.is_empty() => {
-                    return Poll::Ready(self.last_words(error));
-                }
-                Poll::Ready(Err(SendError::Io(_))) | Poll::Pending => {}
-            }
+    fn poll_head(&mut self, upload: &mut Upload, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, ExchangeError>> {
+        match upload.poll(&mut self.io, cx) {
+            Err(SendError::Body(error)) => return Poll::Ready(Err(ExchangeError::Body(error))),
+            // An endpoint may answer and close without reading on: its answer still counts.
+            Err(SendError::Io(error)) if self.input.is_empty() => return Poll::Ready(self.last_words(error)),
+            Err(SendError::Io(_)) | Ok(()) => {}
         }
         loop {
             match head::take_response(&mut self.input, MAX_HEAD) {
@@ -132,7 +126,7 @@ impl Connection {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(self.ended(io::ErrorKind::UnexpectedEof.into()))),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(self.ended(error))),
-                Poll::Pending => return self.timer.poll_at(deadline, cx).map(|()| Err(ExchangeError::TimedOut)),
+                Poll::Pending => return self.timer.poll_at(upload.deadline, cx).map(|()| Err(ExchangeError::TimedOut)),
             }
         }
     }
@@ -162,8 +156,45 @@ impl Connection {
     }
 }
 
+/// The request on its way out, and until when the head of its answer is waited for.
+struct Upload {
+    request: Sender,
+    sending: bool,
+    deadline: Instant,
+    patience: Duration,
+}
+
+impl Upload {
+    /// Sends on. The endpoint's time runs while it takes nothing, and once it has all; how slowly the client may send is
+    /// bounded where its body is read.
+    fn poll(&mut self, io: &mut TcpStream, cx: &mut Context<'_>) -> Result<(), SendError> {
+        if !self.sending {
+            return Ok(());
+        }
+        let written = self.request.written();
+        let sent = self.request.poll_send(io, cx);
+        let whole_at_once = written == 0 && sent.is_ready();
+        if !whole_at_once && (self.request.written() > written || !self.request.is_blocked()) {
+            self.deadline = Instant::now() + self.patience;
+        }
+        match sent {
+            Poll::Ready(result) => {
+                self.sending = result.is_err();
+                result
+            }
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
 const UNASKED: ExchangeError = ExchangeError::Malformed("a 101 that nobody asked for");
 const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too large");
+
+/// The only protocol that is ever asked for; a 101 to another one is no answer to that.
+fn changes_to_websocket(head: &ResponseHead) -> bool {
+    let protocol = head.headers.get(http::header::UPGRADE);
+    protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
 
 /// RFC 9112 §9.3.
 fn keeps_alive(head: &ResponseHead) -> bool {

@@ -38,8 +38,10 @@ pub struct Outgoing {
 pub enum Failed {
     /// No endpoint could be connected to.
     Unreachable(io::Error),
-    /// The last endpoint tried broke off, or answered what is no HTTP/1.1.
-    Broken(&'static str),
+    /// The last endpoint tried closed or reset the connection before an octet of an answer.
+    Unanswered(io::Error),
+    /// Its answer is no HTTP/1.1 that can be passed on.
+    Malformed(&'static str),
     TimedOut,
     /// The client's own body failed.
     Body(BodyError),
@@ -97,7 +99,8 @@ impl Upstreams {
         let asked = Asked {
             method: &request.method,
             upgrade: request.upgrade,
-            deadline: Instant::from_std(begun) + response_timeout,
+            begun: Instant::from_std(begun),
+            patience: response_timeout,
         };
         let sender = Sender::new(request.head, request.body, request.mode);
         let exchanged = connection.exchange(sender, &asked, &pool).await;
@@ -139,15 +142,15 @@ impl Outgoing {
 impl Failed {
     /// A time-out is not repeated: the client has waited long enough, and the upstream is slow rather than gone.
     fn may_repeat(&self) -> bool {
-        matches!(self, Self::Broken(_) | Self::Unreachable(_))
+        !matches!(self, Self::TimedOut | Self::Body(_))
     }
 }
 
 impl From<ExchangeError> for Failed {
     fn from(error: ExchangeError) -> Self {
         match error {
-            ExchangeError::Unanswered(_) => Self::Broken("closed the connection without an answer"),
-            ExchangeError::Malformed(why) => Self::Broken(why),
+            ExchangeError::Unanswered(error) => Self::Unanswered(error),
+            ExchangeError::Malformed(why) => Self::Malformed(why),
             ExchangeError::TimedOut => Self::TimedOut,
             ExchangeError::Body(error) => Self::Body(error),
         }

@@ -1,0 +1,190 @@
+//! The streams of an HTTP/2 connection as the gateway sees them: request bodies bounded in size and pace, answers that
+//! know whether the client takes them, and what both tell of the connection as a whole.
+
+use super::pace::Pace;
+use crate::http1::{Timer, trailer};
+use crate::message::{Body, BodyError};
+use crate::proxy::Bounds;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What a connection's streams are doing.
+#[derive(Debug)]
+pub struct Activity {
+    open: Cell<usize>,
+    /// Answers of which a piece has been handed out and is not taken yet.
+    untaken: Cell<usize>,
+    /// When a stream was last opened, closed, or had a piece taken.
+    moved: Cell<Instant>,
+}
+
+/// How it is with a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// At work or allowed to be idle; to be looked at again then.
+    Fine(Instant),
+    /// Idle for too long.
+    Idle,
+    /// The client takes none of its answers.
+    Stalled,
+}
+
+impl Activity {
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self { open: Cell::new(0), untaken: Cell::new(0), moved: Cell::new(Instant::now()) })
+    }
+
+    #[must_use]
+    pub fn open_streams(&self) -> usize {
+        self.open.get()
+    }
+
+    #[must_use]
+    pub fn state(&self, idle: Duration, stall: Duration) -> State {
+        let (now, moved) = (Instant::now(), self.moved.get());
+        match (self.open.get(), self.untaken.get()) {
+            (0, _) if moved + idle <= now => State::Idle,
+            (0, _) => State::Fine(moved + idle),
+            (_, 1..) if moved + stall <= now => State::Stalled,
+            (_, 1..) => State::Fine(moved + stall),
+            _ => State::Fine(now + idle.min(stall)),
+        }
+    }
+}
+
+/// One open stream in its connection's count.
+#[derive(Debug)]
+pub struct Open {
+    activity: Rc<Activity>,
+    /// The head of the answer has been given.
+    answered: Rc<Cell<bool>>,
+}
+
+impl Open {
+    #[must_use]
+    pub fn new(activity: &Rc<Activity>) -> Self {
+        activity.open.set(activity.open.get() + 1);
+        activity.moved.set(Instant::now());
+        Self { activity: activity.clone(), answered: Rc::default() }
+    }
+
+    /// The request's body.
+    #[must_use]
+    pub fn request_body(&self, incoming: Incoming, bounds: &Bounds) -> RequestStream {
+        RequestStream {
+            incoming,
+            allowed: bounds.max_body_bytes,
+            pace: Pace::new(bounds.body_grace(), bounds.stall_timeout),
+            timer: Timer::default(),
+            answered: self.answered.clone(),
+        }
+    }
+
+    /// The answer's body; the stream stays open as long as it.
+    #[must_use]
+    pub fn answer_body(self, body: Body) -> AnswerStream {
+        self.answered.set(true);
+        AnswerStream { body, open: self, untaken: false }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.activity.open.set(self.activity.open.get() - 1);
+        self.activity.moved.set(Instant::now());
+    }
+}
+
+/// The body of a request, bounded by `max_body_bytes` and in how slowly it may come.
+pub struct RequestStream {
+    incoming: Incoming,
+    allowed: u64,
+    pace: Pace,
+    timer: Timer,
+    /// Both sides speak then, as in a streaming call, and may be silent; the connection's pings tell whether it lives.
+    answered: Rc<Cell<bool>>,
+}
+
+impl http_body::Body for RequestStream {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let body = self.get_mut();
+        match Pin::new(&mut body.incoming).poll_frame(cx) {
+            Poll::Ready(next) => Poll::Ready(next.map(|frame| body.take(frame.map_err(|_| BodyError::ClientGone)?))),
+            Poll::Pending if body.answered.get() => Poll::Pending,
+            Poll::Pending => body.timer.poll_at(body.pace.wait(), cx).map(|()| Some(Err(BodyError::TooSlow))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl RequestStream {
+    fn take(&mut self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
+        if let Some(trailers) = frame.trailers_mut() {
+            trailer::keep_harmless(trailers);
+        }
+        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+        self.pace.moved(length);
+        self.allowed = self.allowed.checked_sub(length).ok_or(BodyError::TooLarge)?;
+        Ok(frame)
+    }
+}
+
+/// The body of an answer. `hyper` asks for the next piece when the client has made room for it.
+pub struct AnswerStream {
+    body: Body,
+    open: Open,
+    untaken: bool,
+}
+
+impl AnswerStream {
+    fn hold(&mut self, untaken: bool) {
+        let count = &self.open.activity.untaken;
+        count.set(count.get() + usize::from(untaken) - usize::from(self.untaken));
+        self.untaken = untaken;
+    }
+}
+
+impl http_body::Body for AnswerStream {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let answer = self.get_mut();
+        answer.open.activity.moved.set(Instant::now());
+        let next = Pin::new(&mut answer.body).poll_frame(cx);
+        answer.hold(matches!(next, Poll::Ready(Some(Ok(_)))));
+        next
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for AnswerStream {
+    fn drop(&mut self) {
+        self.hold(false);
+    }
+}
