@@ -1,5 +1,6 @@
 //! The gateway while Redis fails: killed, frozen, cut off, emptied; what requests get, how long they take, how it heals.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::disallowed_methods, reason = "how long a request takes is told by the system's clock")]
 
 mod support;
 
@@ -91,6 +92,12 @@ fn meanwhile(gateway: &Gateway, upstream: &Upstream) {
     assert_eq!(statuses(gateway, "away", "/local", 7), [200, 200, 200, 200, 200, 429, 429]);
     assert_eq!(upstream.count("/closed"), 1, "what is refused reaches nobody");
     assert_eq!(statuses(gateway, "away", "/free", 1), [200]);
+    eventually("what passes uncounted is marked in the log", || {
+        let marked = |line: &&str| line.contains("path=/open") && line.contains("store=degraded");
+        gateway.log().lines().filter(marked).count() == 12
+    });
+    let local = ["policy=\"local\"", "source=\"local\"", "decision=\"limited\""];
+    assert!(gateway.metric("staunch_decisions_total", &local) >= 2.0);
     assert!(!is_up(gateway, "n0"));
     assert!(gateway.metric("staunch_store_degraded", &["shard=\"n0\""]) > 0.5);
     assert!(gateway.metric("staunch_store_errors_total", &["shard=\"n0\""]) >= 3.0);

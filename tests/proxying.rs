@@ -206,13 +206,15 @@ fn an_upstream_that_fails_is_told_as_502_and_504() {
 fn one_upstream_connection_serves_requests_in_turn() {
     let upstream = Upstream::start();
     let gateway = setup(&upstream).start();
+    upstream.on("/open/large", Reply::Flood(1 << 20));
     let mut kept = Connection::open(gateway.port);
     for _ in 0..20 {
         assert_eq!(kept.get("/open/", &[]).status, 200);
         assert_eq!(client::get(gateway.port, "/open/", &[]).status, 200);
+        assert_eq!(kept.get("/open/large", &[]).body.len(), 1 << 20);
     }
     assert_eq!(upstream.connections(), 1);
-    assert_eq!(upstream.hits().len(), 40);
+    assert_eq!(upstream.hits().len(), 60);
 }
 
 #[test]

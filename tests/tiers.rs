@@ -85,7 +85,7 @@ fn each_of_three_tiers_on_three_shards_is_exhausted_and_the_others_keep_what_the
 }
 
 #[test]
-fn a_burst_over_three_tiers_admits_the_smallest_and_charges_the_others_no_more() {
+fn a_burst_over_three_tiers_admits_no_more_than_the_smallest_and_charges_the_others_for_that_alone() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let upstream = Upstream::start();
     let gateways: Vec<_> = (0..2).map(|_| Gateway::start(text(&servers, &upstream, "fixed_window"))).collect();
@@ -94,8 +94,9 @@ fn a_burst_over_three_tiers_admits_the_smallest_and_charges_the_others_no_more()
     let ports: Vec<_> = gateways.iter().map(|gateway| gateway.port).collect();
     let admitted = burst(&ports, &requests).iter().filter(|status| **status == 200).count();
     assert_eq!(upstream.count("/burst"), admitted);
-    // While what a refused one took is on its way back others may be refused wrongly, but nobody is admitted wrongly.
-    assert!((1..=50).contains(&admitted), "{admitted}");
+    // While what a refused one took is on its way back others may be refused wrongly (all of them, where each gateway came
+    // first on another shard), but nobody is admitted wrongly.
+    assert!(admitted <= 50, "{admitted}");
     let used = admitted as u64;
     let expected = QUOTAS.map(|quota| quota - used);
     eventually("the tiers hold what was admitted, and no more", || left(&gateways[0], &target) == expected);

@@ -166,6 +166,12 @@ impl Connection {
         self.input.drain(..octets).collect()
     }
 
+    /// All that comes until the other side closes.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.more().is_some() {}
+        std::mem::take(&mut self.input)
+    }
+
     /// Whether the other side closed it, with nothing unread. Waits for that.
     pub fn is_closed(&mut self) -> bool {
         self.input.is_empty()

@@ -1,5 +1,6 @@
 //! Ports of the loopback interface below those the kernel hands to outgoing connections, so that none is taken from a
 //! server that is down for a moment, or not up yet.
+#![allow(clippy::expect_used, reason = "as the tests; benches include this file alone")]
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};

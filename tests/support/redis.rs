@@ -1,6 +1,7 @@
 //! A real redis-server for one test: its own process on a free port, nothing saved, ended when dropped.
 //!
 //! It can be killed, frozen and brought back on the same port; a test that needs Redis and cannot start it fails.
+#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "as the tests; benches include this file alone")]
 
 use super::ports;
 use std::io::{Read, Write};
