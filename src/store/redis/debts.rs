@@ -34,6 +34,10 @@ pub(super) struct Creditor<'a> {
 }
 
 impl Debts {
+    pub fn is_empty(&self) -> bool {
+        self.owed.lock().is_empty()
+    }
+
     /// Notes a check that was admitted here and not charged there.
     pub fn owe(&self, check: &Check) {
         let mut owed = self.owed.lock();
