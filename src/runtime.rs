@@ -136,11 +136,11 @@ impl Core {
         let _ = replaced.await;
     }
 
-    /// Accepts no more, and returns when the last connection has ended.
-    pub async fn drain(&self) {
+    /// Accepts no more from now on; what is returned is ready when the last connection has ended.
+    pub async fn drain(&self) -> oneshot::Receiver<()> {
         let (done, drained) = oneshot::channel();
         self.tell(Order::Drain { done }).await;
-        let _ = drained.await;
+        drained
     }
 
     /// Ends the core, whatever is still open.
