@@ -65,7 +65,9 @@ impl Debts {
                 self.lost.fetch_sub(units, Ordering::Relaxed);
             }
             if paid.as_ref().is_err_and(|fault| !fault.maybe_applied) {
-                batch.iter().for_each(|check| self.owe(check));
+                for check in &batch {
+                    self.owe(check);
+                }
             }
             paid?;
         }
@@ -89,7 +91,9 @@ impl Debts {
 
 async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<(), Fault> {
     let mut call = Call::new(to.key_prefix);
-    batch.iter().for_each(|check| call.charge_up_to(check));
+    for check in batch {
+        call.charge_up_to(check);
+    }
     let command = call.command();
     let mut connection = link.connection();
     let answer = timeout(to.timeout, command.query_async::<Value>(&mut connection)).await;
