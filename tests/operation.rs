@@ -307,3 +307,14 @@ fn a_counter_is_shown_and_reset_by_those_who_may() {
         assert_eq!(gateway.ask_admin("/limits/p/nothing?key=k").status, 404);
     }
 }
+
+#[test]
+fn counters_that_a_full_store_forgot_are_counted_and_told() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(format!("[store]\nmax_keys = 1\n{}{ROUTES}", upstream.table()));
+    gateway.get_as("first", "/things/x");
+    assert!(gateway.metric("staunch_memory_evictions_total", &[]) < 0.5);
+    gateway.get_as("second", "/things/x");
+    eventually("the eviction is counted", || gateway.metric("staunch_memory_evictions_total", &[]) > 0.5);
+    eventually("and told", || gateway.log().contains("store.max_keys is too small"));
+}
