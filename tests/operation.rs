@@ -235,6 +235,24 @@ fn access_lines_can_be_kept_to_refusals_or_left_out() {
 }
 
 #[test]
+fn what_cannot_be_read_as_a_request_is_logged_and_counted_too() {
+    let upstream = Upstream::start();
+    let text = format!("{}{ROUTES}", upstream.table());
+    let gateway = Setup::new(text).listener("header_timeout = \"50ms\"\n").start();
+    let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(70_000));
+    for (octets, status) in [("GET /\r\n\r\n", 400), ("GET / HTTP/1.1\r\n\r\n", 400), (&large, 431), ("GET / HT", 408)]
+    {
+        let mut client = Connection::open(gateway.port);
+        client.send(octets);
+        assert_eq!(client.answer().status, status);
+    }
+    assert!((gateway.metric("staunch_requests_total", &["route=\"\"", "outcome=\"bad_request\""]) - 4.0).abs() < 0.5);
+    let logged = |status| gateway.log().matches(&format!(" status={status} outcome=bad_request ")).count();
+    eventually("a line for each", || [400, 431, 408].map(logged) == [2, 1, 1]);
+    assert_eq!(gateway.log().matches(" client=127.0.0.1 ").count(), 4);
+}
+
+#[test]
 fn the_status_page_tells_what_there_is() {
     let (gateway, upstream, _server) = busy("text");
     let status = gateway.ask_admin("/status").json();

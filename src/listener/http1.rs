@@ -73,7 +73,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let (request, keep_alive) = match self.read_request(wait).await {
             Ok(request) => request,
             Err(NoRequest::Over) => return Next::Close,
-            Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
+            Err(NoRequest::Refused(failure)) => {
+                self.gateway.unread(&self.peer, Version::HTTP_11, &failure);
+                return self.refuse(&failure).await;
+            }
         };
         let (version, head_only) = (request.version, request.method == http::Method::HEAD);
         let Some(response) = self.unless_gone(self.gateway.serve(&self.peer, request)).await else {
@@ -84,10 +87,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
 
     async fn read_request(&self, mut wait: HeadWait) -> Result<(Request, bool), NoRequest> {
         let head = poll_fn(|cx| self.poll_head(&mut wait, cx)).await?;
-        self.request(head).map_err(|failure| {
-            self.gateway.count_malformed();
-            NoRequest::Refused(failure)
-        })
+        self.request(head).map_err(NoRequest::Refused)
     }
 
     fn poll_head(&self, wait: &mut HeadWait, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoRequest>> {
@@ -95,7 +95,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
                 Ok(Some(head)) => return Poll::Ready(Ok(head)),
                 Ok(None) => {}
-                Err(error) => return Poll::Ready(Err(NoRequest::Refused(self.malformed(error)))),
+                Err(error) => return Poll::Ready(Err(NoRequest::Refused(malformed(error)))),
             }
             let begun = !self.socket.input.borrow().is_empty();
             if !begun && self.drain.is_draining() {
@@ -109,26 +109,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
                         self.socket.rest();
                     }
                     let until = wait.until(begun, self.peer.bounds.header_timeout);
-                    return self.socket.poll_deadline(until, cx).map(|()| Err(self.too_slow(begun)));
+                    return self.socket.poll_deadline(until, cx).map(|()| Err(too_slow(begun)));
                 }
             }
-        }
-    }
-
-    fn too_slow(&self, begun: bool) -> NoRequest {
-        if begun {
-            self.gateway.count_malformed();
-            NoRequest::Refused(Failure::RequestTimeout)
-        } else {
-            NoRequest::Over
-        }
-    }
-
-    fn malformed(&self, error: HeadError) -> Failure {
-        self.gateway.count_malformed();
-        match error {
-            HeadError::TooLarge => Failure::HeadersTooLarge,
-            HeadError::Malformed(why) => Failure::BadRequest(why.into()),
         }
     }
 
@@ -257,6 +240,17 @@ impl HeadWait {
 
     fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
         if begun { *self.head_until.get_or_insert_with(|| Instant::now() + header_timeout) } else { self.idle_until }
+    }
+}
+
+fn too_slow(begun: bool) -> NoRequest {
+    if begun { NoRequest::Refused(Failure::RequestTimeout) } else { NoRequest::Over }
+}
+
+fn malformed(error: HeadError) -> Failure {
+    match error {
+        HeadError::TooLarge => Failure::HeadersTooLarge,
+        HeadError::Malformed(why) => Failure::BadRequest(why.into()),
     }
 }
 

@@ -152,7 +152,7 @@ impl Drop for Record {
     }
 }
 
-fn proto(version: http::Version) -> &'static str {
+pub(super) fn proto(version: http::Version) -> &'static str {
     match version {
         http::Version::HTTP_10 => "HTTP/1.0",
         http::Version::HTTP_11 => "HTTP/1.1",

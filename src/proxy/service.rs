@@ -3,7 +3,7 @@
 use super::forward::{self, Admitted};
 use super::peer::Peer;
 use super::policy::Snapshot;
-use super::record::Record;
+use super::record::{self, Record};
 use crate::clock;
 use crate::identify::Facts;
 use crate::limit::{Limiter, Outcome, Ruling};
@@ -127,9 +127,30 @@ impl Gateway {
         &self.unrouted
     }
 
-    /// Counts what could not be read as a request.
-    pub fn count_malformed(&self) {
-        self.unrouted.count(metrics::Outcome::BadRequest, 0.0);
+    /// Counts and logs what could not be read as a request. Nothing in it is believed, so the client is the peer.
+    pub fn unread(&self, peer: &Peer, version: http::Version, failure: &Failure) {
+        let outcome = failure.outcome();
+        self.unrouted.count(outcome, 0.0);
+        if self.in_force.borrow().snapshot.access.include(outcome) {
+            self.log(&Entry {
+                wall_us: clock::wall_us(),
+                client: peer.address.ip().to_canonical(),
+                method: "",
+                host: "",
+                path: "",
+                proto: record::proto(version),
+                route: "",
+                status: failure.status().as_u16(),
+                outcome,
+                limit: None,
+                decision: None,
+                degraded: false,
+                duration_us: 0,
+                bytes_out: 0,
+                request_id: "",
+                upstream: "",
+            });
+        }
     }
 
     /// Writes an access line; the lines of one turn of the event loop leave together.
