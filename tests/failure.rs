@@ -5,7 +5,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::client::{Connection, burst, request};
 use support::gateway::Gateway;
 use support::link::{BLACK_HOLE, Link, PASS};
@@ -65,7 +65,7 @@ fn is_up(gateway: &Gateway, shard: &str) -> bool {
 fn statuses(gateway: &Gateway, key: &str, path: &str, count: usize) -> Vec<u16> {
     let mut client = Connection::open(gateway.port);
     let mut ask = || {
-        let begun = Instant::now();
+        let begun = staunch::clock::now();
         let answer = client.get(path, &[("x-key", key)]);
         assert!(begun.elapsed() < SLACK, "{path}: {:?}", begun.elapsed());
         if answer.status == 503 {
@@ -166,7 +166,7 @@ fn many_at_once_wait_for_a_frozen_node_together_and_no_longer_than_one() {
     let gateway = gateway(&[server.url()], &upstream);
     eventually("contact", || is_up(&gateway, "n0"));
     server.stop();
-    let begun = Instant::now();
+    let begun = staunch::clock::now();
     let requests: Vec<_> = (0..300).map(|i| request("GET", "/closed", &[("x-key", &i.to_string())])).collect();
     assert_eq!(burst(&[gateway.port], &requests), [503; 300]);
     assert!(begun.elapsed() < 2 * SLACK, "{:?}: as if they had waited one after the other", begun.elapsed());

@@ -188,3 +188,37 @@ impl Drop for AnswerStream {
         self.hold(false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    const IDLE: Duration = Duration::from_secs(75);
+    const STALL: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_only_once_its_last_answer_has_been_taken() {
+        let activity = Activity::new();
+        let mut answer = Open::new(&activity).answer_body(Body::from(Bytes::from_static(b"abc")));
+        tokio::time::advance(IDLE).await;
+        assert!(matches!(activity.state(IDLE, STALL), State::Fine(_)));
+        answer.frame().await.unwrap().unwrap();
+        assert!(answer.frame().await.is_none());
+        drop(answer);
+        assert_eq!(activity.state(IDLE, STALL), State::Fine(Instant::now() + IDLE));
+        tokio::time::advance(IDLE).await;
+        assert_eq!(activity.state(IDLE, STALL), State::Idle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_no_piece_for_too_long_has_stalled() {
+        let activity = Activity::new();
+        let mut answer = Open::new(&activity).answer_body(Body::from(Bytes::from_static(b"abc")));
+        answer.frame().await.unwrap().unwrap();
+        tokio::time::advance(STALL - Duration::from_secs(1)).await;
+        assert!(matches!(activity.state(IDLE, STALL), State::Fine(_)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(activity.state(IDLE, STALL), State::Stalled);
+    }
+}

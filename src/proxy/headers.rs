@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -103,6 +104,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
         || name == UPGRADE
         || name == KEEP_ALIVE
         || name == PROXY_CONNECTION
+        || name == HTTP2_SETTINGS
         || name == PROXY_AUTHORIZATION
         || name == PROXY_AUTHENTICATE
 }

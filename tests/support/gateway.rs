@@ -10,7 +10,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 use tempfile::TempDir;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_staunch");
@@ -134,7 +133,7 @@ impl Gateway {
 
     /// False when it ended instead.
     fn comes_up(&mut self) -> bool {
-        let begun = Instant::now();
+        let begun = staunch::clock::now();
         while begun.elapsed() < PATIENCE {
             if self.process.try_wait().expect("a child can be asked").is_some() {
                 // What it said last may still be on its way through the pipe.

@@ -7,7 +7,7 @@ use super::ports;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -107,7 +107,7 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        let started = Instant::now();
+        let started = staunch::clock::now();
         while started.elapsed() < READY_WITHIN {
             if process.try_wait().expect("a child can be asked").is_some() {
                 return false;
