@@ -259,3 +259,21 @@ fn reloads_under_load_lose_no_request_and_miscount_none() {
     });
     assert_eq!(upstream.count("/counted"), 400);
 }
+
+#[test]
+fn the_admin_listener_moves_and_a_removed_limit_refuses_nobody() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(text(&upstream, 1001, "quota = \"1/7d\""));
+    assert_eq!((gateway.get_as("k", "/counted").status, gateway.get_as("k", "/counted").status), (200, 429));
+    let moved = ports::free();
+    let old = format!("127.0.0.1:{}", gateway.admin);
+    let without = text(&upstream, 1002, TEN).replace("policies = [\"p\"]", "policies = []");
+    fs::write(&gateway.file, gateway.whole(&without).replace(&old, &format!("127.0.0.1:{moved}"))).unwrap();
+    taken_up(&gateway, 1002);
+    let free = gateway.get_as("k", "/counted");
+    assert_eq!((free.status, free.field("x-ratelimit-limit")), (200, None));
+    eventually("the admin listener has moved", || {
+        support::client::try_get(moved, "/readyz").is_some_and(|answer| answer.status == 200)
+    });
+    eventually("the old address is closed", || Connection::try_open(gateway.admin).is_none());
+}
