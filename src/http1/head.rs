@@ -98,12 +98,14 @@ pub(super) fn section_length(input: &[u8], limit: usize) -> Result<Option<usize>
     if input.len() > limit { Err(HeadError::TooLarge) } else { Ok(None) }
 }
 
-/// A line with its ending. A blank at its start would continue the line before; a CR within it is `httparse`'s to refuse.
+/// A line with its ending: its first CR is the one before its LF. A blank at its start would continue the line before.
 fn check_line(line: &[u8]) -> Result<(), HeadError> {
-    if !line.ends_with(b"\r\n") {
-        return Err(HeadError::Malformed("a line ended by a bare LF"));
+    match memchr::memchr(b'\r', line) {
+        None => Err(HeadError::Malformed("a line ended by a bare LF")),
+        Some(at) if at + 2 != line.len() => Err(HeadError::Malformed("a CR without LF")),
+        Some(_) if matches!(line[0], b' ' | b'\t') => Err(HeadError::Malformed("a folded field line")),
+        Some(_) => Ok(()),
     }
-    if matches!(line[0], b' ' | b'\t') { Err(HeadError::Malformed("a folded field line")) } else { Ok(()) }
 }
 
 /// A line whose end has not come: a bare CR may be why it never does.
