@@ -93,7 +93,11 @@ fn what_two_readers_could_cut_differently_is_refused_and_ends_the_connection() {
         for dripping in [false, true] {
             let mut client = Client::connect(gateway.address);
             let smuggled = [request.as_bytes(), b"GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"].concat();
-            if dripping { client.drip(&smuggled) } else { client.send(&smuggled) }
+            if dripping {
+                client.drip(&smuggled)
+            } else {
+                client.send(&smuggled)
+            }
             let answer = client.answer(false).unwrap_or_else(|why| panic!("{request:?}: {why}"));
             assert_eq!((answer.status, answer.values("connection")), (*status, vec!["close"]), "{request:?}");
             assert_eq!(client.rest(), b"", "{request:?}");
@@ -209,7 +213,13 @@ fn an_oversized_head_is_refused_and_an_oversized_body_too() {
         (format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", large(70_000)), 431),
         (format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X: y\r\n".repeat(1000)), 431),
         (format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000\r\n\r\n{}", large(2000)), 413),
-        (format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n{}\r\n0\r\n\r\n", large(2000)), 413),
+        (
+            format!(
+                "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n{}\r\n0\r\n\r\n",
+                large(2000)
+            ),
+            413,
+        ),
     ] {
         let mut client = Client::connect(gateway.address);
         client.send(request.as_bytes());

@@ -80,7 +80,9 @@ impl H2 {
                 Some(frame) if frame.kind == GOAWAY && frame.payload[4..8] != [0; 4] => return Outcome::Closed,
                 Some(frame) if frame.stream != stream => {}
                 Some(frame) if frame.kind == RST_STREAM => return Outcome::Reset,
-                Some(frame) if frame.kind == HEADERS => return Outcome::Status(frame.payload[0], frame.flags & END_STREAM != 0),
+                Some(frame) if frame.kind == HEADERS => {
+                    return Outcome::Status(frame.payload[0], frame.flags & END_STREAM != 0);
+                }
                 Some(_) => {}
             }
         }
@@ -138,7 +140,16 @@ fn with<'f>(more: Fields<'f>) -> Vec<(&'f str, &'f str)> {
 fn a_request_is_forwarded_with_its_authority_as_host_and_its_cookie_in_one_piece() {
     let (upstream, gateway) = start("");
     let mut h2 = H2::connect(&gateway);
-    h2.request(1, &with(&[("host", "h.test"), ("cookie", "a=1"), ("cookie", "b=2"), ("te", "trailers"), ("x-forwarded-for", "203.0.113.9")]));
+    h2.request(
+        1,
+        &with(&[
+            ("host", "h.test"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+            ("te", "trailers"),
+            ("x-forwarded-for", "203.0.113.9"),
+        ]),
+    );
     assert_eq!(h2.outcome(1), Outcome::Status(OK, false));
     let seen = upstream.take_seen().remove(0);
     assert_eq!((seen.values("host"), seen.values("cookie")), (vec!["h.test"], vec!["a=1; b=2"]));
@@ -200,7 +211,13 @@ fn what_breaks_the_field_rules_never_becomes_a_request() {
         with(&[("host", "h.test"), ("host", "h.test")]),
         // CONNECT, plain and extended.
         vec![(":method", "CONNECT"), (":authority", "h.test:443")],
-        vec![(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", "/a"), (":authority", "h.test")],
+        vec![
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", "/a"),
+            (":authority", "h.test"),
+        ],
         // A length that the stream's end belies.
         with(&[("content-length", "5")]),
         with(&[("content-length", "-1")]),
@@ -210,7 +227,10 @@ fn what_breaks_the_field_rules_never_becomes_a_request() {
         let mut h2 = H2::connect(&gateway);
         h2.request(1, fields);
         let outcome = h2.outcome(1);
-        assert!(matches!(outcome, Outcome::Reset | Outcome::Closed | Outcome::Status(BAD_REQUEST, _)), "{fields:?}: {outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Reset | Outcome::Closed | Outcome::Status(BAD_REQUEST, _)),
+            "{fields:?}: {outcome:?}"
+        );
     }
     let seen: Vec<String> = upstream.take_seen().iter().map(|seen| seen.head.clone()).collect();
     assert_eq!((seen, upstream.take_malformed()), (vec![], vec![]));
@@ -224,7 +244,10 @@ fn a_body_longer_or_shorter_than_its_length_never_completes_a_request() {
         h2.frame(HEADERS, END_HEADERS, 1, &block(&with(&[("content-length", length)])));
         h2.frame(DATA, END_STREAM, 1, data);
         let outcome = h2.outcome(1);
-        assert!(matches!(outcome, Outcome::Reset | Outcome::Closed | Outcome::Status(BAD_REQUEST, _)), "{length}: {outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Reset | Outcome::Closed | Outcome::Status(BAD_REQUEST, _)),
+            "{length}: {outcome:?}"
+        );
     }
     assert!(upstream.take_seen().iter().all(|seen| seen.body.is_empty()));
 }
@@ -261,7 +284,8 @@ fn rapid_resets_end_the_connection() {
     ends(&gateway, |h2, stream| {
         let reset = [&[0, 0, 4, RST_STREAM, 0][..], &stream.to_be_bytes(), &8_u32.to_be_bytes()].concat();
         let block = block(&GET);
-        let head = [&u32::try_from(block.len()).unwrap().to_be_bytes()[1..], &[HEADERS, 5], &stream.to_be_bytes()].concat();
+        let head =
+            [&u32::try_from(block.len()).unwrap().to_be_bytes()[1..], &[HEADERS, 5], &stream.to_be_bytes()].concat();
         let _ = h2.socket.write_all(&[head, block, reset].concat());
     });
 }

@@ -158,7 +158,9 @@ fn special(target: &str) -> Vec<Step> {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 42\r\nContent-Length: 7\r\n\
              Set-Cookie: a=1\r\n\r\n",
         ),
-        "/early/refusal" => steps("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno$"),
+        "/early/refusal" => {
+            steps("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno$")
+        }
         "/early/answer" => steps("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly"),
         _ => vec![Step::Send(FINE.to_vec())],
     }
@@ -259,7 +261,8 @@ fn an_answer_before_the_requests_end_is_passed_on_at_once() {
     let (_upstream, gateway) = start();
     for (target, status, body) in [("/early/refusal", 413, "no"), ("/early/answer", 200, "early")] {
         let mut client = Client::connect(gateway.address);
-        client.send(format!("POST {target} HTTP/1.1\r\nHost: wire.test\r\nContent-Length: 500000\r\n\r\nabc").as_bytes());
+        client
+            .send(format!("POST {target} HTTP/1.1\r\nHost: wire.test\r\nContent-Length: 500000\r\n\r\nabc").as_bytes());
         let answer = client.answer(false).unwrap();
         assert_eq!((answer.status, answer.body.as_slice()), (status, body.as_bytes()), "{target}");
         // The rest of that body must never be read as a request.

@@ -128,9 +128,9 @@ impl Decoder {
                 *self = Self::Done;
                 super::head::trailer_fields(&section).map(Progress::Trailers)
             }
-            None if input.len() <= MAX_TRAILERS => super::head::check_beginning(input)
-                .map(|()| Progress::NeedMore)
-                .map_err(|_| "an invalid trailer field"),
+            None if input.len() <= MAX_TRAILERS => {
+                super::head::check_beginning(input).map(|()| Progress::NeedMore).map_err(|_| "an invalid trailer field")
+            }
             _ => Err("a trailer section that is too long"),
         }
     }

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -126,13 +125,13 @@ async fn waiting(socket: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     .await
 }
 
-async fn serve(mut io: TcpStream, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>) {
+async fn serve(io: TcpStream, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>) {
     if io.set_nodelay(true).is_err() {
         return;
     }
     let opened = Instant::now();
     let mut input = BytesMut::new();
-    let speaks_http2 = timeout(peer.bounds.header_timeout, starts_like_http2(&mut io, &mut input));
+    let speaks_http2 = timeout(peer.bounds.header_timeout, starts_like_http2(&io, &mut input));
     let draining = poll_fn(|_| if drain.is_draining() { Poll::Ready(()) } else { Poll::Pending });
     tokio::select! {
         biased;
@@ -149,14 +148,23 @@ async fn serve(mut io: TcpStream, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: R
 }
 
 /// Reads until it is clear whether the connection begins with the HTTP/2 preface.
-async fn starts_like_http2(io: &mut TcpStream, input: &mut BytesMut) -> io::Result<bool> {
+async fn starts_like_http2(io: &TcpStream, input: &mut BytesMut) -> io::Result<bool> {
     loop {
+        io.readable().await?;
         if input.capacity() == 0 {
-            io.readable().await?;
             *input = spare::take();
         }
-        if io.read_buf(input).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        match io.try_read_buf(input) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // A socket may be called readable and be empty; a silent client shall cost no buffer.
+                if input.is_empty() {
+                    spare::put(std::mem::take(input));
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
         }
         let compared = input.len().min(http2::PREFACE.len());
         if input[..compared] != http2::PREFACE[..compared] {

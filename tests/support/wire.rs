@@ -272,7 +272,8 @@ fn read_head(reader: &mut impl BufRead) -> Result<Option<String>, String> {
 fn check_field(line: &str) -> Result<(), String> {
     let (name, value) = line.split_once(':').ok_or_else(|| format!("no colon: {line:?}"))?;
     let token = |octet: u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
-    let well = !name.is_empty() && name.bytes().all(token) && !value.bytes().any(|octet| octet < b' ' && octet != b'\t');
+    let well =
+        !name.is_empty() && name.bytes().all(token) && !value.bytes().any(|octet| octet < b' ' && octet != b'\t');
     if well { Ok(()) } else { Err(format!("a bad field: {line:?}")) }
 }
 
