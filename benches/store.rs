@@ -3,6 +3,10 @@
 //!
 //! `cargo bench --bench store`. Figures are µs of CPU a check; they hold between the rows of one run.
 
+#![allow(clippy::disallowed_methods, reason = "a bench measures time; no limit runs on its clock")]
+
+#[path = "../tests/support/ports.rs"]
+mod ports;
 #[path = "../tests/support/redis.rs"]
 #[allow(dead_code, reason = "the bench uses a part of the tests' support")]
 mod server;

@@ -1,11 +1,11 @@
--- Twin of src/algorithm/fixed_window.rs. A string: 'f', start (7 bytes), used (4); 'F' with 7 bytes for used from 2^32.
+-- Twin of src/algorithm/fixed_window.rs. A packed state: 'f', start, used, 0.
 
 local function fixed_window()
-  local FIXED, FIXED_WIDE = 102, 70 -- 'f', 'F'
+  local TAG = 102 -- 'f'
   local kind = {}
 
   function kind.load(raw, key)
-    local start, used = unpack_state(raw, FIXED, 12, '>I7I4', FIXED_WIDE, 15, '>I7I7')
+    local start, used = unpack_state(raw, TAG)
     return { kind = kind, key = key, rule = false, start = start or 0, used = used or 0 }
   end
 
@@ -42,8 +42,7 @@ local function fixed_window()
   end
 
   function kind.pack(state)
-    if state.used < 4294967296 then return pack('>c0I7I4', 'f', state.start, state.used) end
-    return pack('>c0I7I7', 'F', state.start, state.used)
+    return pack_state(TAG, state.start, state.used, 0)
   end
 
   return kind

@@ -1,12 +1,11 @@
--- Twin of src/algorithm/sliding_window_counter.rs. A string: 'c', start (7 bytes), previous (4), current (4); 'C' with 7
--- bytes for each count from 2^32.
+-- Twin of src/algorithm/sliding_window_counter.rs. A packed state: 'c', start, previous, current.
 
 local function sliding_window_counter()
-  local COUNTER, COUNTER_WIDE = 99, 67 -- 'c', 'C'
+  local TAG = 99 -- 'c'
   local kind = {}
 
   function kind.load(raw, key)
-    local start, previous, current = unpack_state(raw, COUNTER, 16, '>I7I4I4', COUNTER_WIDE, 22, '>I7I7I7')
+    local start, previous, current = unpack_state(raw, TAG)
     return {
       kind = kind, key = key, rule = false,
       start = start or 0, previous = previous or 0, current = current or 0,
@@ -66,11 +65,7 @@ local function sliding_window_counter()
   end
 
   function kind.pack(state)
-    local start, previous, current = state.start, state.previous, state.current
-    if previous < 4294967296 and current < 4294967296 then
-      return pack('>c0I7I4I4', 'c', start, previous, current)
-    end
-    return pack('>c0I7I7I7', 'C', start, previous, current)
+    return pack_state(TAG, state.start, state.previous, state.current)
   end
 
   return kind

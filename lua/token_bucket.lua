@@ -1,13 +1,12 @@
--- Twin of src/algorithm/token_bucket.rs: used - phase/period tokens are missing. A string: 'b', at (7 bytes), used (4)
--- while the phase is 0, which it stays wherever the quota divides the period; else 'B', at, used, phase (7 each).
+-- Twin of src/algorithm/token_bucket.rs: used - phase/period tokens are missing. A packed state: 'b', at,
+-- used, phase.
 
 local function token_bucket()
-  local BUCKET, BUCKET_WIDE = 98, 66 -- 'b', 'B'
+  local TAG = 98 -- 'b'
   local kind = {}
 
   function kind.load(raw, key)
-    local at, used, phase = unpack_state(raw, BUCKET, 12, '>I7I4', BUCKET_WIDE, 22, '>I7I7I7')
-    if raw and #raw == 12 then phase = 0 end -- what unpack tells after the last number is where it stopped
+    local at, used, phase = unpack_state(raw, TAG)
     return { kind = kind, key = key, rule = false, at = at or 0, used = used or 0, phase = phase or 0 }
   end
 
@@ -64,8 +63,7 @@ local function token_bucket()
   end
 
   function kind.pack(state)
-    if state.phase == 0 and state.used < 4294967296 then return pack('>c0I7I4', 'b', state.at, state.used) end
-    return pack('>c0I7I7I7', 'B', state.at, state.used, state.phase)
+    return pack_state(TAG, state.at, state.used, state.phase)
   end
 
   return kind

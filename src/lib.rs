@@ -19,6 +19,8 @@
 //! `units clock lifecycle` · `telemetry` · `algorithm route identify` · `store upstream` · `limit` · `respond` · `proxy` ·
 //! `config admin listener` · `app command` · `main`.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, reason = "a panic ends a request that should have been answered")]
+
 pub mod admin;
 pub mod algorithm;
 pub mod app;

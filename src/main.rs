@@ -1,5 +1,7 @@
 //! A checklist: arguments, command, exit code.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, reason = "a panic ends what should have gone on")]
+
 use clap::Parser;
 use staunch::command::{CommandLine, run};
 use std::process::ExitCode;

@@ -2,8 +2,8 @@
 //!
 //! The target stays as sent: `http::Uri` drops a fragment in silence and hides how a path was spelt.
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, Version};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use http_body::{Frame, SizeHint};
 use std::fmt;
 use std::pin::Pin;
@@ -115,6 +115,8 @@ impl http_body::Body for Body {
 pub struct Response {
     pub status: StatusCode,
     pub headers: HeaderMap,
+    /// Fields of our own, beside those of the map.
+    pub lines: Lines,
     pub body: Body,
     /// The client's connection ends with this answer: what came on it cannot be trusted to be one request after the other.
     pub close: bool,
@@ -140,6 +142,44 @@ impl fmt::Debug for Tunnel {
 impl Response {
     #[must_use]
     pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {
-        Self { status, headers, body, close: false, tunnel: None }
+        Self { status, headers, lines: Lines::default(), body, close: false, tunnel: None }
+    }
+}
+
+/// Header fields in wire form, each `name: value` and CRLF: written once, and on HTTP/1.1 copied as they are. What a
+/// limited route's answers carry would cost more in a map than all else about them.
+#[derive(Clone, Default, Debug)]
+pub struct Lines(BytesMut);
+
+impl Lines {
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self(BytesMut::with_capacity(bytes))
+    }
+
+    /// Adds a field. `value` writes visible ASCII and blanks only.
+    pub fn add(&mut self, name: &'static str, value: impl FnOnce(&mut BytesMut)) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b": ");
+        value(&mut self.0);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Puts the fields into a map, for where there is no wire form to copy.
+    pub fn append_to(&self, headers: &mut HeaderMap) {
+        for line in self.as_bytes().split(|octet| *octet == b'\n') {
+            let field = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(colon) = field.iter().position(|octet| *octet == b':') else { continue };
+            let name = HeaderName::from_bytes(&field[..colon]);
+            let value = HeaderValue::from_bytes(field[colon + 1..].trim_ascii());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                headers.append(name, value);
+            }
+        }
     }
 }

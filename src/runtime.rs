@@ -5,8 +5,9 @@ use crate::limit::Limiter;
 use crate::listener::drain::Drain;
 use crate::listener::{Listener, Settings};
 use crate::proxy::{Gateway, Snapshot};
+use crate::store::Store;
 use crate::store::memory::Memory;
-use crate::store::{Store, redis};
+use crate::store::redis::{Client, Shards};
 use crate::telemetry::top::Top;
 use std::collections::HashMap;
 use std::io;
@@ -38,7 +39,7 @@ pub struct Policy {
 pub enum Counters {
     Memory(Arc<Memory>),
     Redis {
-        shards: Arc<redis::Shards>,
+        shards: Arc<Shards>,
         /// Decides while a shard is away.
         local: Arc<Memory>,
     },
@@ -50,11 +51,9 @@ impl Counters {
     pub fn open(&self) -> Store {
         match self {
             Self::Memory(memory) => Store::Memory(memory.clone()),
-            Self::Redis { shards, local } => Store::Redis {
-                client: redis::Client::new(shards.clone()),
-                shards: shards.clone(),
-                local: local.clone(),
-            },
+            Self::Redis { shards, local } => {
+                Store::Redis { client: Client::new(shards.clone()), shards: shards.clone(), local: local.clone() }
+            }
         }
     }
 
@@ -66,7 +65,7 @@ impl Counters {
     }
 
     #[must_use]
-    pub fn shards(&self) -> Option<&Arc<redis::Shards>> {
+    pub fn shards(&self) -> Option<&Arc<Shards>> {
         match self {
             Self::Memory(_) => None,
             Self::Redis { shards, .. } => Some(shards),
@@ -136,11 +135,11 @@ impl Core {
         let _ = replaced.await;
     }
 
-    /// Accepts no more, and returns when the last connection has ended.
-    pub async fn drain(&self) {
+    /// Accepts no more from now on; what is returned is ready when the last connection has ended.
+    pub async fn drain(&self) -> oneshot::Receiver<()> {
         let (done, drained) = oneshot::channel();
         self.tell(Order::Drain { done }).await;
-        let _ = drained.await;
+        drained
     }
 
     /// Ends the core, whatever is still open.

@@ -113,7 +113,7 @@ pub fn parse_size(text: &str) -> Result<u64, Wrong> {
 pub fn rate_text(units: u64, period_us: u64) -> String {
     const UNITS: [(u64, &str); 5] =
         [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
-    let whole = UNITS.into_iter().find(|(unit, _)| period_us >= *unit && period_us % unit == 0);
+    let whole = UNITS.into_iter().find(|(unit, _)| period_us >= *unit && period_us.is_multiple_of(*unit));
     let (unit, name) = whole.unwrap_or((1, "us"));
     format!("{units}/{}{name}", period_us / unit)
 }

@@ -1,7 +1,5 @@
 //! What the documents say, held against the program: every file and link they name, every example, every table.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
-
 use staunch::algorithm::Algorithm;
 use staunch::telemetry::metrics::{
     self, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, RouteMetrics, ShardMetrics, Source, StoreErrorKind,
@@ -25,8 +23,8 @@ fn staunch(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_staunch"))
         .args(arguments)
         .env("STAUNCH_UPSTREAM", "http://127.0.0.1:3000")
-        .env("STAUNCH_ADMIN_TOKEN", "of this test")
-        .env("REDIS_PASSWORD", "of this test")
+        .env("STAUNCH_ADMIN_TOKEN", "of-this-test")
+        .env("REDIS_PASSWORD", "of-this-test")
         .output()
         .unwrap()
 }

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use staunch::limit::Told;
+use staunch::message::{Body, Lines};
 use staunch::respond::{self, RefusalBody, Reset, Style};
 
 const WALL_US: u64 = 1_796_060_400_250_000;
@@ -60,8 +61,9 @@ fn delta() -> Style {
 }
 
 fn annotated(told: &[Told], style: &Style) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    respond::annotate(&mut headers, told, style, WALL_US);
+    let (mut headers, mut lines) = (HeaderMap::new(), Lines::default());
+    respond::annotate(&mut lines, told, style, WALL_US);
+    lines.append_to(&mut headers);
     headers
 }
 
@@ -97,7 +99,21 @@ fn parameter(parameters: &[(String, u64)], name: &str) -> Option<u64> {
 }
 
 fn refuse(told: &[Told], style: &Style) -> Response<Bytes> {
-    respond::refuse(&HeaderMap::new(), told, style, WALL_US)
+    refuse_request(&HeaderMap::new(), told, style)
+}
+
+/// The refusal as an HTTP/2 client sees it.
+fn refuse_request(request: &HeaderMap, told: &[Told], style: &Style) -> Response<Bytes> {
+    let refusal = respond::refuse(request, told, style, WALL_US);
+    let mut answer = Response::new(match refusal.body {
+        Body::Full(bytes) => bytes,
+        Body::Empty => Bytes::new(),
+        Body::Stream(_) => panic!("a refusal is at hand"),
+    });
+    *answer.status_mut() = refusal.status;
+    *answer.headers_mut() = refusal.headers;
+    refusal.lines.append_to(answer.headers_mut());
+    answer
 }
 
 fn json(answer: &Response<Bytes>) -> serde_json::Value {
@@ -211,7 +227,10 @@ fn upstream_fields_of_any_dialect_go_even_when_nothing_is_told_or_a_family_is_of
         for name in theirs.into_iter().chain(["x-ratelimit-limit", "retry-after"]) {
             headers.append(name, HeaderValue::from_static("7"));
         }
-        respond::annotate(&mut headers, &told, &style, WALL_US);
+        respond::strip(&mut headers);
+        let mut lines = Lines::default();
+        respond::annotate(&mut lines, &told, &style, WALL_US);
+        lines.append_to(&mut headers);
         assert_eq!(headers.len(), ours + 1, "{headers:?}");
         assert!(headers.get("x-ratelimit-used").is_none());
         assert_eq!(text(&headers, "retry-after"), Some("7"), "a wait the upstream asks for is the upstream's");
@@ -287,7 +306,7 @@ fn only_grpcs_own_content_types_are_grpc() {
 #[test]
 fn a_grpc_call_is_refused_in_trailers_alone() {
     let told = [refused("50 % ü", Some(811_001)), limit("other", 4)];
-    let answer = respond::refuse(&typed("application/grpc+proto"), &told, &delta(), WALL_US);
+    let answer = refuse_request(&typed("application/grpc+proto"), &told, &delta());
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(answer.body().is_empty());
     assert_eq!(answer.headers()[CONTENT_TYPE], "application/grpc");
@@ -295,6 +314,6 @@ fn a_grpc_call_is_refused_in_trailers_alone() {
     assert_eq!(text(answer.headers(), "grpc-message"), Some("Over the limit 50 %25 %C3%BC; try again in 1 s."));
     assert_eq!(text(answer.headers(), "grpc-retry-pushback-ms"), Some("812"));
     assert_eq!(text(answer.headers(), "x-ratelimit-remaining"), Some("0"));
-    let hopeless = respond::refuse(&typed("application/grpc"), &[refused("l", None)], &delta(), WALL_US);
+    let hopeless = refuse_request(&typed("application/grpc"), &[refused("l", None)], &delta());
     assert_eq!(text(hopeless.headers(), "grpc-retry-pushback-ms"), Some("-1"));
 }

@@ -21,6 +21,7 @@ const ENTRY: Entry<'static> = Entry {
     outcome: Outcome::Limited,
     limit: Some(("public", "per-ip")),
     decision: Some(Verdict::Limited),
+    degraded: false,
     duration_us: 12_034,
     bytes_out: 321,
     request_id: "b0c1",

@@ -215,6 +215,29 @@ fn a_connection_lost_with_many_calls_in_it_is_one_failure() {
 }
 
 #[test]
+fn a_request_abandoned_between_two_shards_gives_back_what_it_was_granted() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let shards = shards(&[("first", servers[0].url()), ("second", servers[1].url())]);
+    on_a_core(async {
+        let client = Client::new(shards.clone());
+        let both = [check(key_on(&shards, 0, 0), 5), check(key_on(&shards, 1, 0), 5)];
+        client.decide(&both).await;
+        servers[1].stop();
+        let other = client.clone();
+        let abandoned = tokio::task::spawn_local(async move { other.decide(&both).await });
+        while left(&client, both[0]).await != 3 {
+            tokio::task::yield_now().await;
+        }
+        abandoned.abort();
+        while left(&client, both[0]).await != 4 {
+            tokio::task::yield_now().await;
+        }
+        servers[1].cont();
+        assert!(abandoned.await.unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
 fn a_crowd_at_a_hung_node_is_answered_within_its_deadline_and_only_some_of_it_was_sent() {
     let server = RedisServer::start();
     let shards = shards(&[("crowd", server.url())]);

@@ -50,14 +50,14 @@ fn the_largest_quota_loses_no_digit() {
     let mut connection = connect(&server);
     for (key, algorithm) in (0..).zip(Algorithm::ALL) {
         let check = check(algorithm, key, LARGEST);
-        let told = decide(&mut connection, NOW, &[&[check]]);
+        let all = Check { cost: LARGEST - 1, ..check };
+        // In one call: such a bucket is whole again, and its key gone, within a millisecond.
+        let told = decide(&mut connection, NOW, &[&[check], &[all], &[check]]);
         assert_eq!(told[0].answer.decision.before.remaining, LARGEST, "{algorithm:?}");
         assert_eq!(told[0].answer.decision.after.remaining, LARGEST - 1, "{algorithm:?}");
         assert_eq!(told[0].answer.decision, State::new(algorithm).decide(&check.quota, NOW, 1));
-        let all = Check { cost: LARGEST - 1, ..check };
-        let told = decide(&mut connection, NOW, &[&[all], &[check]]);
-        assert_eq!(told[0].answer.decision.after.remaining, 0, "{algorithm:?}");
-        assert!(!told[1].answer.decision.admitted, "{algorithm:?}");
+        assert_eq!(told[1].answer.decision.after.remaining, 0, "{algorithm:?}");
+        assert!(!told[2].answer.decision.admitted, "{algorithm:?}");
     }
 }
 
@@ -193,7 +193,7 @@ fn keys_are_small() {
         redis::cmd("MEMORY").arg("USAGE").arg(key_of(check)).arg("SAMPLES").arg(0).query(connection).unwrap()
     };
     for (key, algorithm, most) in
-        [(1, Algorithm::FixedWindow, 145), (2, Algorithm::TokenBucket, 145), (3, Algorithm::SlidingWindowCounter, 161)]
+        [(1, Algorithm::FixedWindow, 145), (2, Algorithm::TokenBucket, 145), (3, Algorithm::SlidingWindowCounter, 145)]
     {
         let check = check(algorithm, key, 3600);
         decide(&mut connection, NOW, &[&[check]]);
@@ -232,7 +232,7 @@ fn foreign() -> impl Strategy<Value = Foreign> {
     ];
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..30).prop_map(Foreign::Text),
-        (prop::sample::select(b"bBcCfF".to_vec()), prop::collection::vec(any::<u8>(), 11..24)).prop_map(
+        (prop::sample::select(b"bcf".to_vec()), prop::collection::vec(any::<u8>(), 11..24)).prop_map(
             |(tag, mut text)| {
                 text.insert(0, tag);
                 Foreign::Text(text)

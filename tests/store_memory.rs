@@ -217,6 +217,24 @@ fn where_all_are_exhausted_the_least_asked_goes_and_it_is_counted() {
     assert_eq!(limits.iter().map(standing).collect::<Vec<_>>(), [true, false, false]);
 }
 
+/// By a charge that left nothing, or by a refusal.
+#[test]
+fn an_exhausted_counter_outlasts_one_that_was_asked_a_little_more_often() {
+    for (first_cost, second_cost) in [(5, 1), (4, 2)] {
+        let memory = Memory::new(3);
+        let (spent, others) = (a_limit(5), [a_limit(100), a_limit(100)]);
+        for cost in [first_cost, second_cost] {
+            memory.decide(&[Check { cost, ..spent }], NOW);
+        }
+        for other in &others {
+            (0..10).for_each(|_| assert!(passes(&memory, other, NOW)));
+        }
+        assert!(passes(&memory, &a_limit(100), NOW));
+        assert!(!memory.decide(&[Check { cost: 2, ..spent }], NOW)[0].decision.admitted);
+        assert_eq!(others.iter().filter(|other| memory.reset(other.key)).count(), 1);
+    }
+}
+
 #[test]
 fn there_are_never_more_counters_than_allowed_and_never_fewer_than_fit() {
     for max_keys in [1, 2, 3, 100, 5_000, 70_000] {
@@ -283,7 +301,7 @@ fn a_refused_or_a_looking_request_makes_no_counter() {
 fn what_a_late_core_charged_can_be_given_back_at_the_instant_it_was_told() {
     for algorithm in Algorithm::ALL {
         let (memory, check, other) = (Memory::new(100), Check { algorithm, ..a_limit(5) }, a_limit(5));
-        assert!(passes(&memory, &check, NOW + 10));
+        assert!(memory.decide(&[check, other], NOW + 10)[0].charged);
         for late in [memory.decide(&[check], NOW), memory.decide(&[check, other], NOW)] {
             memory.give_back(&check, late[0].at_us, NOW + 20);
             let left = memory.inspect(check.key, algorithm, &check.quota, NOW + 20).before.remaining;

@@ -193,7 +193,7 @@ def staunch(place, row, program):
     store = ""
     if row.redis:
         nodes = ", ".join(f'"redis://127.0.0.1:{node}"' for node in place.redis)
-        store = f'[store]\nbackend = "redis"\non_failure = "closed"\n[store.redis]\nnodes = [{nodes}]\n'
+        store = f'[store]\nbackend = "redis"\non_failure = "closed"\n[store.redis]\ntimeout = "2s"\nnodes = [{nodes}]\n'
     text = f"""[[listeners]]
 address = "127.0.0.1:{port}"
 {store}

@@ -35,8 +35,8 @@ impl Bucket {
         later(self.at, multiply_divide_up(tokens - 1, quota.period_us, quota.period_us - self.phase, quota.units))
     }
 
-    /// The same bucket, told from the latest instant a token's refill began: the phase is 0 wherever N divides W, and the
-    /// stored form short.
+    /// The same bucket, told from the latest instant a token's refill began: the phase is then below N, and 0
+    /// wherever N divides W, so the stored form is short.
     fn told_from_last_token(self, quota: &Quota) -> Self {
         Self { at: self.at.saturating_sub(self.phase / quota.units), phase: self.phase % quota.units, ..self }
     }

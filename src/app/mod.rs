@@ -249,8 +249,12 @@ impl App {
         self.lifecycle.draining();
         tracing::info!("draining");
         let drained = async {
+            let mut draining = Vec::with_capacity(self.cores.len());
             for core in &self.cores {
-                core.drain().await;
+                draining.push(core.drain().await);
+            }
+            for drained in draining {
+                let _ = drained.await;
             }
         };
         if tokio::time::timeout(at_most, drained).await.is_err() {

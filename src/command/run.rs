@@ -4,7 +4,6 @@ use super::{BAD_CONFIGURATION, Options, RUN_FAILED};
 use crate::app::{App, Source, StartError};
 use crate::config::watch::watch;
 use crate::telemetry::log::{self, Format, Settings};
-use std::future::Future;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -71,12 +70,10 @@ where
     ExitCode::SUCCESS
 }
 
-fn end<'s>(terminate: &'s mut Signal, interrupt: &'s mut Signal) -> impl Future<Output = ()> + 's {
-    async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+async fn end(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! Bodies taken out of their framing. The decoder holds no buffer: it cuts what has come and says what it still needs.
 
 use super::framing::Framing;
+use super::head::{self, HeadError};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 
@@ -122,16 +123,15 @@ impl Decoder {
             *self = Self::Done;
             return Ok(Progress::End);
         }
-        match memchr::memmem::find(input, b"\r\n\r\n") {
-            Some(at) if at <= MAX_TRAILERS => {
-                let section = input.split_to(at + 4).freeze();
+        match head::section_length(input, MAX_TRAILERS) {
+            Ok(Some(length)) => {
+                let section = input.split_to(length).freeze();
                 *self = Self::Done;
-                super::head::trailer_fields(&section).map(Progress::Trailers)
+                head::trailer_fields(&section).map(Progress::Trailers)
             }
-            None if input.len() <= MAX_TRAILERS => {
-                super::head::check_beginning(input).map(|()| Progress::NeedMore).map_err(|_| "an invalid trailer field")
-            }
-            _ => Err("a trailer section that is too long"),
+            Ok(None) => Ok(Progress::NeedMore),
+            Err(HeadError::TooLarge) => Err("a trailer section that is too long"),
+            Err(HeadError::Malformed(_)) => Err("an invalid trailer field"),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Message heads: found, checked and parsed. `httparse` does the parsing; what it lets pass and we do not (a bare LF, a
-//! bare CR, a leading space, blanks before a colon) is looked for here.
+//! folded line) is looked for here, in the same pass that finds the head's end.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use std::mem::MaybeUninit;
 
 /// More fields than any client sends; above it a head is too large, whatever its bytes.
 const MAX_FIELDS: usize = 256;
@@ -33,12 +34,11 @@ pub enum HeadError {
 /// Takes a whole request head off the front of `input`; `None`: more bytes are needed. `limit` bounds the head in bytes.
 pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<RequestHead>, HeadError> {
     skip_empty_lines(input);
-    let Some(length) = head_length(input, limit)? else { return Ok(None) };
+    let Some(length) = section_length(input, limit)? else { return Ok(None) };
     let bytes = input.split_to(length).freeze();
-    check_lines(&bytes)?;
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = httparse::Request::new(&mut fields);
-    parsed(request.parse(&bytes))?;
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
+    parsed(request.parse_with_uninit_headers(&bytes, &mut fields))?;
     let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
         return Err(HeadError::Malformed("incomplete request line"));
     };
@@ -50,12 +50,12 @@ pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<Request
 
 /// Takes a whole response head off the front of `input`; `None`: more bytes are needed.
 pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<ResponseHead>, HeadError> {
-    let Some(length) = head_length(input, limit)? else { return Ok(None) };
+    let Some(length) = section_length(input, limit)? else { return Ok(None) };
     let bytes = input.split_to(length).freeze();
-    check_lines(&bytes)?;
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut response = httparse::Response::new(&mut fields);
-    parsed(response.parse(&bytes))?;
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    parsed(config.parse_response_with_uninit_headers(&mut response, &bytes, &mut fields))?;
     let (Some(code), Some(minor)) = (response.code, response.version) else {
         return Err(HeadError::Malformed("incomplete status line"));
     };
@@ -67,7 +67,6 @@ pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<Respon
 /// The fields of a trailer section, its closing empty line included.
 pub fn trailer_fields(section: &Bytes) -> Result<HeaderMap, &'static str> {
     let wrong = "an invalid trailer field";
-    check_lines(section).map_err(|_| wrong)?;
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let Ok(httparse::Status::Complete((_, fields))) = httparse::parse_headers(section, &mut fields) else {
         return Err(wrong);
@@ -84,34 +83,37 @@ fn skip_empty_lines(input: &mut BytesMut) {
     }
 }
 
-/// The length of the head with its closing empty line, once it is all there.
-fn head_length(input: &[u8], limit: usize) -> Result<Option<usize>, HeadError> {
-    match memchr::memmem::find(input, b"\r\n\r\n").map(|at| at + 4) {
-        Some(length) if length > limit => Err(HeadError::TooLarge),
-        None if input.len() > limit => Err(HeadError::TooLarge),
-        None => check_beginning(input).map(|()| None),
-        found => Ok(found),
-    }
-}
-
-/// Looks at lines whose end has not come: a bare CR or LF may be why it never does, and is refused now and not by a time-out.
-pub(super) fn check_beginning(input: &[u8]) -> Result<(), HeadError> {
-    check_lines(input.strip_suffix(b"\r").unwrap_or(input))
-}
-
-/// Every line ends in CRLF, and neither octet stands alone; no line is folded (RFC 9112 §2.2, §5.2).
-fn check_lines(head: &[u8]) -> Result<(), HeadError> {
-    for at in memchr::memchr2_iter(b'\r', b'\n', head) {
-        match head[at] {
-            b'\r' if head.get(at + 1) != Some(&b'\n') => return Err(HeadError::Malformed("a CR without LF")),
-            b'\n' if at == 0 || head[at - 1] != b'\r' => return Err(HeadError::Malformed("a line ended by a bare LF")),
-            b'\n' if matches!(head.get(at + 1), Some(b' ' | b'\t')) => {
-                return Err(HeadError::Malformed("a folded field line"));
-            }
-            _ => {}
+/// The length of a head, or of a trailer section, with its closing empty line, once it is all there. Every line ends in CRLF, and none is folded
+/// (RFC 9112 §2.2, §5.2): what breaks that is refused as soon as it has come, and not by a time-out.
+pub(super) fn section_length(input: &[u8], limit: usize) -> Result<Option<usize>, HeadError> {
+    let mut line_start = 0;
+    for end in memchr::memchr_iter(b'\n', input) {
+        check_line(&input[line_start..=end])?;
+        if end - line_start == 1 {
+            return if end < limit { Ok(Some(end + 1)) } else { Err(HeadError::TooLarge) };
         }
+        line_start = end + 1;
     }
-    Ok(())
+    check_beginning(&input[line_start..])?;
+    if input.len() > limit { Err(HeadError::TooLarge) } else { Ok(None) }
+}
+
+/// A line with its ending: its first CR is the one before its LF. A blank at its start would continue the line before.
+fn check_line(line: &[u8]) -> Result<(), HeadError> {
+    match memchr::memchr(b'\r', line) {
+        None => Err(HeadError::Malformed("a line ended by a bare LF")),
+        Some(at) if at + 2 != line.len() => Err(HeadError::Malformed("a CR without LF")),
+        Some(_) if matches!(line[0], b' ' | b'\t') => Err(HeadError::Malformed("a folded field line")),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A line whose end has not come: a bare CR may be why it never does.
+fn check_beginning(line: &[u8]) -> Result<(), HeadError> {
+    match memchr::memchr(b'\r', line) {
+        Some(at) if at + 1 < line.len() => Err(HeadError::Malformed("a CR without LF")),
+        _ => Ok(()),
+    }
 }
 
 fn parsed(result: httparse::Result<usize>) -> Result<(), HeadError> {
@@ -132,7 +134,7 @@ fn version_of(minor: u8) -> Version {
 }
 
 fn fields_of(fields: &[httparse::Header<'_>], bytes: &Bytes) -> Result<HeaderMap, HeadError> {
-    let mut headers = HeaderMap::with_capacity(fields.len() + 8);
+    let mut headers = HeaderMap::with_capacity(fields.len());
     for field in fields {
         let name =
             HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Malformed("an invalid field name"))?;

@@ -28,8 +28,11 @@ pub struct Ruling {
     pub outcome: Outcome,
     /// The limits that are shown to the client, in the order of the file.
     pub told: SmallVec<[Told; 4]>,
-    /// The limit that decided against the request, by its index in the route's list.
+    /// What the log tells: the limit that refused, else the tightest that admitted, else one that did not count; by its
+    /// index in the route's list.
     pub decided_by: Option<usize>,
+    /// What that limit said; `None` where it was not asked, or could not be.
+    pub verdict: Option<Verdict>,
     /// Whether a counter could not be reached, so that `on_failure` had a part in it.
     pub degraded: bool,
 }
@@ -124,7 +127,7 @@ impl Ruling {
     /// A route without limits.
     #[must_use]
     pub fn pass() -> Self {
-        Self { outcome: Outcome::Pass, told: SmallVec::new(), decided_by: None, degraded: false }
+        Self { outcome: Outcome::Pass, told: SmallVec::new(), decided_by: None, verdict: None, degraded: false }
     }
 
     fn without_key(index: usize, name: Arc<str>) -> Self {
@@ -142,6 +145,7 @@ fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: 
         ruling.outcome = Outcome::Refused;
     }
     let mut seen = settled.seen.iter();
+    let mut least = (u8::MAX, u64::MAX);
     for (index, (question, limit)) in questions.iter().zip(limits).enumerate() {
         let (verdict, source, told) = match question {
             Question::Exempt => (Verdict::Exempt, Source::Local, None),
@@ -166,12 +170,27 @@ fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: 
             },
         };
         limit.limit.metrics.count(verdict, source);
-        if verdict == Verdict::Limited && ruling.decided_by.is_none() {
-            ruling.decided_by = Some(index);
+        let told = told.filter(|_| !limit.limit.shadow);
+        let weight = weight(verdict, told.as_ref());
+        if weight < least {
+            least = weight;
+            (ruling.decided_by, ruling.verdict) = (Some(index), Some(verdict));
         }
-        ruling.told.extend(told.filter(|_| !limit.limit.shadow));
+        ruling.told.extend(told);
     }
     ruling
+}
+
+/// The less, the rather the log names this limit. One that counts in earnest goes before one that does not.
+fn weight(verdict: Verdict, told: Option<&Told>) -> (u8, u64) {
+    match (verdict, told) {
+        (Verdict::Limited, _) => (0, 0),
+        (Verdict::Allowed, Some(told)) => (1, told.remaining),
+        (Verdict::ShadowLimited, _) => (2, 0),
+        (Verdict::Allowed | Verdict::Delayed, _) => (3, 0),
+        (Verdict::Exempt, _) => (4, 0),
+        (Verdict::Skipped, _) => (5, 0),
+    }
 }
 
 fn verdict(admitted: bool, limit: &RouteLimit) -> Verdict {

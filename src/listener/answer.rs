@@ -63,6 +63,7 @@ fn fields(head: &mut BytesMut, response: &Response, mode: Mode) {
             encode::field(head, name.as_str(), value.as_bytes());
         }
     }
+    head.extend_from_slice(response.lines.as_bytes());
     if !response.headers.contains_key(DATE) {
         encode::field(head, "date", date().as_bytes());
     }

@@ -3,7 +3,7 @@
 use super::policy::{Route, Snapshot};
 use super::service::Gateway;
 use crate::clock;
-use crate::limit::{Limit, Outcome as Ruled, Ruling};
+use crate::limit::{Limit, Ruling};
 use crate::message::{Body, BodyError, Request, Response};
 use crate::telemetry::access::{Entry, Requests};
 use crate::telemetry::log;
@@ -30,9 +30,11 @@ pub struct Record {
     outcome: Outcome,
     status: u16,
     bytes_out: u64,
-    /// The limit that decided against the request.
+    /// The limit that decided, and what it said.
     limit: Option<Arc<Limit>>,
     decision: Option<Verdict>,
+    /// A counter could not be reached, and `on_failure` had its part.
+    degraded: bool,
     /// What only the access log needs; absent where none is kept.
     line: Option<Box<Line>>,
 }
@@ -74,6 +76,7 @@ impl Record {
             bytes_out: 0,
             limit: None,
             decision: None,
+            degraded: false,
             line,
         }
     }
@@ -88,12 +91,8 @@ impl Record {
     pub fn ruled(&mut self, ruling: &Ruling, route: &Route) {
         let decided_by = ruling.decided_by.and_then(|index| route.limits.get(index));
         self.limit = decided_by.map(|limit| limit.limit.clone());
-        self.decision = match ruling.outcome {
-            Ruled::Pass if ruling.told.is_empty() => None,
-            Ruled::Pass => Some(Verdict::Allowed),
-            Ruled::Refused => Some(Verdict::Limited),
-            Ruled::Closed { .. } | Ruled::MissingKey(_) => None,
-        };
+        self.decision = ruling.verdict;
+        self.degraded = ruling.degraded;
     }
 
     pub fn outcome(&mut self, outcome: Outcome) {
@@ -136,6 +135,7 @@ impl Record {
             outcome: self.outcome,
             limit: self.limit.as_ref().map(|limit| (&*limit.policy, &*limit.name)),
             decision: self.decision,
+            degraded: self.degraded,
             duration_us: clock::micros(clock::now().duration_since(self.begun)),
             bytes_out: self.bytes_out,
             request_id: &line.request_id,

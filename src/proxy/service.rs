@@ -98,7 +98,7 @@ impl Gateway {
         let mut response = match ruling.outcome {
             Outcome::Refused => {
                 record.outcome(metrics::Outcome::Limited);
-                return Ok(own(respond::refuse(&request.headers, &ruling.told, style, wall_us)));
+                return Ok(respond::refuse(&request.headers, &ruling.told, style, wall_us));
             }
             Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record),
             Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record),
@@ -112,7 +112,8 @@ impl Gateway {
 
         // annotate: whatever answer goes out
         if !route.limits.is_empty() {
-            respond::annotate(&mut response.headers, &ruling.told, style, wall_us);
+            respond::strip(&mut response.headers);
+            respond::annotate(&mut response.lines, &ruling.told, style, wall_us);
         }
         Ok(response)
     }

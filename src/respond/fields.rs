@@ -2,45 +2,43 @@
 //! (draft-ietf-httpapi-ratelimit-headers, RFC 9651 syntax) from all of them.
 //!
 //! Promises each field once, whatever the upstream sent, and nothing that a client could be misled by: waits are rounded
-//! up, and where no wait helps none is told (no `t`, no `X-RateLimit-Reset`). On every request's path: one buffer, one
-//! shared allocation, no formatting machinery.
+//! up, and where no wait helps none is told (no `t`, no `X-RateLimit-Reset`). On every request's path: written in wire form
+//! into one buffer, without formatting machinery.
 
 use super::{Reset, Style};
 use crate::limit::Told;
-use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue};
-use std::ops::Range;
-
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+use crate::message::Lines;
+use bytes::{BufMut, BytesMut};
+use http::{HeaderMap, HeaderName};
 
 /// RFC 9651 §3.3.1: fifteen digits.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 const SECOND_US: u64 = 1_000_000;
 
-/// Replaces whatever rate-limit fields an answer has by ours. For the answers of limited routes only; `told` may be empty
-/// there (all limits exempt, skipped, unlimited or shadow), and then the upstream's fields go and none come.
+/// Writes the rate-limit fields of an answer of a limited route. `told` may be empty there (all limits exempt, skipped,
+/// unlimited or shadow), and then none come.
 ///
 /// `wall_us` is the wall clock, for `X-RateLimit-Reset` as an epoch.
-pub fn annotate(headers: &mut HeaderMap, told: &[Told], style: &Style, wall_us: u64) {
-    strip(headers);
+pub fn annotate(lines: &mut Lines, told: &[Told], style: &Style, wall_us: u64) {
     let Some(tightest) = tightest(told) else { return };
-    let mut page = Page { text: BytesMut::with_capacity(80 + 80 * told.len()), marks: [const { 0..0 }; 5] };
     if style.x_ratelimit {
-        page.write(0, |text| integer(text, tightest.capacity));
-        page.write(1, |text| integer(text, tightest.remaining));
+        lines.add("x-ratelimit-limit", |text| integer(text, tightest.capacity));
+        lines.add("x-ratelimit-remaining", |text| integer(text, tightest.remaining));
         if let Some(wait_us) = wait_us(tightest) {
-            page.write(2, |text| integer(text, reset(wait_us, tightest.refused, style.reset, wall_us)));
+            let reset = reset(wait_us, tightest.refused, style.reset, wall_us);
+            lines.add("x-ratelimit-reset", |text| integer(text, reset));
         }
     }
     if style.ratelimit {
-        page.write(3, |text| list(text, told, policy));
-        page.write(4, |text| list(text, told, standing));
+        lines.add("ratelimit-policy", |text| list(text, told, policy));
+        lines.add("ratelimit", |text| list(text, told, standing));
     }
-    page.insert_into(headers);
+}
+
+/// Room that `annotate` needs for most names.
+#[must_use]
+pub fn room(told: &[Told]) -> usize {
+    160 + 96 * told.len()
 }
 
 /// The refused one with the longest wait, "no wait helps" being the longest; else the one with the fewest remaining;
@@ -112,7 +110,7 @@ fn parameter(text: &mut BytesMut, name: &[u8], value: u64) {
     integer(text, value.min(INTEGER_MAX));
 }
 
-fn integer(text: &mut BytesMut, value: u64) {
+pub(super) fn integer(text: &mut BytesMut, value: u64) {
     text.put_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
@@ -130,42 +128,14 @@ fn string(text: &mut BytesMut, name: &str) {
     text.put_u8(b'"');
 }
 
-/// Removes every rate-limit field an upstream may have sent, its dialects included (`x-ratelimit-used`, …): a mixture of
+/// Removes every rate-limit field an upstream sent on a limited route, its dialects included (`x-ratelimit-used`, …): a mixture of
 /// two limiters' fields is worse than either. Most answers have none, and pay one look at their names.
-fn strip(headers: &mut HeaderMap) {
+pub fn strip(headers: &mut HeaderMap) {
     let theirs = |name: &&HeaderName| {
         let name = name.as_str();
         name.starts_with("x-ratelimit-") || name == "ratelimit" || name == "ratelimit-policy"
     };
     while let Some(name) = headers.keys().find(theirs).cloned() {
         headers.remove(name);
-    }
-}
-
-/// The values of all fields in one buffer, so that they share one allocation.
-struct Page {
-    text: BytesMut,
-    /// Where each value lies, in the order of `insert_into`; empty: not told.
-    marks: [Range<usize>; 5],
-}
-
-impl Page {
-    fn write(&mut self, field: usize, value: impl FnOnce(&mut BytesMut)) {
-        let from = self.text.len();
-        value(&mut self.text);
-        self.marks[field] = from..self.text.len();
-    }
-
-    fn insert_into(self, headers: &mut HeaderMap) {
-        let text: Bytes = self.text.freeze();
-        for (name, mark) in [LIMIT, REMAINING, RESET, POLICY, RATELIMIT].into_iter().zip(self.marks) {
-            if mark.is_empty() {
-                continue;
-            }
-            // Digits and printable ASCII are always a field value.
-            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(mark)) {
-                headers.insert(name, value);
-            }
-        }
     }
 }

@@ -18,21 +18,21 @@ impl Problem {
     }
 
     #[must_use]
-    pub fn member(mut self, name: &str, value: &str) -> Self {
+    pub fn member(mut self, name: &'static str, value: &str) -> Self {
         self.name(name);
         self.string(value);
         self
     }
 
     #[must_use]
-    pub fn number(mut self, name: &str, value: u64) -> Self {
+    pub fn number(mut self, name: &'static str, value: u64) -> Self {
         self.name(name);
         self.0.put_slice(itoa::Buffer::new().format(value).as_bytes());
         self
     }
 
     #[must_use]
-    pub fn list<'a>(mut self, name: &str, values: impl Iterator<Item = &'a str>) -> Self {
+    pub fn list<'a>(mut self, name: &'static str, values: impl Iterator<Item = &'a str>) -> Self {
         self.name(name);
         self.0.put_u8(b'[');
         for (index, value) in values.enumerate() {
@@ -51,14 +51,26 @@ impl Problem {
         self.0.freeze()
     }
 
-    fn name(&mut self, name: &str) {
-        self.0.put_u8(b',');
-        self.string(name);
-        self.0.put_u8(b':');
+    /// Member names are ours, and plain.
+    fn name(&mut self, name: &'static str) {
+        self.0.put_slice(b",\"");
+        self.0.put_slice(name.as_bytes());
+        self.0.put_slice(b"\":");
     }
 
     fn string(&mut self, text: &str) {
-        // Writing a string to memory fails on neither side.
-        let _ = serde_json::to_writer((&mut self.0).writer(), text);
+        if text.bytes().all(is_plain) {
+            self.0.put_u8(b'"');
+            self.0.put_slice(text.as_bytes());
+            self.0.put_u8(b'"');
+        } else {
+            // Writing a string to memory fails on neither side.
+            let _ = serde_json::to_writer((&mut self.0).writer(), text);
+        }
     }
+}
+
+/// Stands for itself in a JSON string (RFC 8259 §7).
+fn is_plain(octet: u8) -> bool {
+    matches!(octet, b' '..=b'~') && octet != b'"' && octet != b'\\'
 }

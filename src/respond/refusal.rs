@@ -4,13 +4,14 @@
 //! when one of them is past waiting for. A gRPC call is refused in gRPC's own form. No `Cache-Control`: a 429 is never
 //! stored by caches (RFC 6585 §4). The server drops the body of an answer to HEAD.
 
-use super::fields::{annotate, retry_after_s};
+use super::fields::{annotate, integer, retry_after_s, room};
 use super::problem::{self, Problem};
 use super::{RefusalBody, Style};
 use crate::limit::Told;
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use crate::message::{Body, Lines, Response};
+use bytes::{BufMut, Bytes};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use std::fmt::Write;
 
 /// Registered in IANA's "HTTP Problem Types".
@@ -19,20 +20,17 @@ const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#qu
 const TITLE: &str = "Too Many Requests";
 
 const GRPC: &[u8] = b"application/grpc";
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// gRFC A6: milliseconds to wait, or a negative number for "do not retry".
-const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 /// `RESOURCE_EXHAUSTED`.
-const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+const RESOURCE_EXHAUSTED: &[u8] = b"8";
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// The answer to a request that at least one of `told` refused, complete with its fields. `request` are the request's
 /// headers (its content type chooses between HTTP and gRPC), `wall_us` the wall clock.
 #[must_use]
-pub fn refuse(request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) -> Response<Bytes> {
+pub fn refuse(request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) -> Response {
     let wait_us = wait_us(told);
     let mut answer = if is_grpc(request) { grpc(told, wait_us) } else { plain(told, style, wait_us) };
-    annotate(answer.headers_mut(), told, style, wall_us);
+    annotate(&mut answer.lines, told, style, wall_us);
     answer
 }
 
@@ -52,21 +50,17 @@ fn wait_us(told: &[Told]) -> Option<u64> {
     refusing.try_fold(0, |longest, told| told.retry_after_us.map(|wait_us| wait_us.max(longest)))
 }
 
-fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response<Bytes> {
+fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
     let (content_type, body) = match &style.body {
-        RefusalBody::Problem => (problem::CONTENT_TYPE, document(told, style.status, wait_us)),
-        RefusalBody::Text => (
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-            Bytes::from(format!("{TITLE}: {}\n", detail(told, wait_us))),
-        ),
-        RefusalBody::Custom { content_type, text } => (content_type.clone(), text.clone()),
+        RefusalBody::Problem => (&problem::CONTENT_TYPE, document(told, style.status, wait_us)),
+        RefusalBody::Text => (&PLAIN_TEXT, Bytes::from(format!("{TITLE}: {}\n", detail(told, wait_us)))),
+        RefusalBody::Custom { content_type, text } => (content_type, text.clone()),
     };
-    let mut answer = Response::new(body);
-    *answer.status_mut() = style.status;
-    answer.headers_mut().reserve(8);
-    answer.headers_mut().insert(CONTENT_TYPE, content_type);
+    let mut answer = Response::new(style.status, HeaderMap::new(), Body::from(body));
+    answer.lines = Lines::with_capacity(80 + room(told));
+    answer.lines.add("content-type", |line| line.put_slice(content_type.as_bytes()));
     if let Some(wait_us) = wait_us {
-        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s(wait_us)));
+        answer.lines.add("retry-after", |line| integer(line, retry_after_s(wait_us)));
     }
     answer
 }
@@ -82,17 +76,17 @@ fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
 }
 
 /// Trailers-only: HTTP 200, the status among the headers, no body. Its length is not told either, as a gRPC stream has none.
-fn grpc(told: &[Told], wait_us: Option<u64>) -> Response<Bytes> {
-    let mut answer = Response::new(Bytes::new());
-    let headers = answer.headers_mut();
-    headers.reserve(9);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, RESOURCE_EXHAUSTED);
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&detail(told, wait_us))) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
-    let pushback = wait_us.map_or(HeaderValue::from_static("-1"), |wait_us| HeaderValue::from(milliseconds(wait_us)));
-    headers.insert(GRPC_PUSHBACK, pushback);
+fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
+    let mut answer = Response::new(StatusCode::OK, HeaderMap::new(), Body::Empty);
+    let lines = &mut answer.lines;
+    lines.add("content-type", |line| line.put_slice(GRPC));
+    lines.add("grpc-status", |line| line.put_slice(RESOURCE_EXHAUSTED));
+    lines.add("grpc-message", |line| line.put_slice(percent_encoded(&detail(told, wait_us)).as_bytes()));
+    // gRFC A6: milliseconds to wait, or a negative number for "do not retry".
+    lines.add("grpc-retry-pushback-ms", |line| match wait_us {
+        Some(wait_us) => integer(line, milliseconds(wait_us)),
+        None => line.put_slice(b"-1"),
+    });
     answer
 }
 

@@ -2,12 +2,7 @@
 //!
 //! Shared by all cores: keys are spread over shards, each under a lock of its own, and a request locks the shards it needs
 //! in ascending order, once. A refused request changes no counter, and makes none.
-//!
-//! When `max_keys` counters are held, a new one takes the place of a counter that is whole again (it says no more than a
-//! fresh one), else of the one of least worth among those searched: asked fewest times since it was last whole, being
-//! exhausted counting as 16 requests more; among equals the one that would be whole first. So a flood of keys that come once
-//! pushes out its own kind. Where all are hot or exhausted the cheapest of them goes and is forgotten with what it had used;
-//! `evicted_live` counts every eviction of a counter that still held usage.
+//! It never holds more than `max_keys` counters; whom it forgets is told at `Memory`. Time is the caller's.
 
 mod request;
 mod shard;
@@ -33,6 +28,11 @@ const SHARDS_MAX: usize = 65_536;
 const SWEEP_STRIDE: usize = 128;
 
 /// Shared by all cores.
+///
+/// When it is full, a new counter takes the place of one that is whole again (it says no more than a fresh one would), else
+/// of the one of least worth among those searched: asked fewest times since it was last whole, being exhausted counting as
+/// 16 times more; among equals, the one that would be whole first. So a flood of keys that come once pushes out its own
+/// kind. Where all are hot or exhausted the cheapest of them goes, and what it had used is forgotten with it.
 pub struct Memory {
     shards: Box<[Line]>,
     /// How many more counters fit. The first of each shard is not taken from here, so that a shard always has one to replace.

@@ -52,6 +52,8 @@ pub struct Entry<'a> {
     /// The limit that decided, by policy and name, and what it said.
     pub limit: Option<(&'a str, &'a str)>,
     pub decision: Option<Verdict>,
+    /// A counter could not be reached: the request was decided, let through or refused by `on_failure`.
+    pub degraded: bool,
     pub duration_us: u64,
     /// Of the answer's body.
     pub bytes_out: u64,
@@ -123,6 +125,7 @@ pub fn write(out: &mut Vec<u8>, entry: &Entry<'_>, format: Format) {
         line.text("limit", limit);
     }
     line.text("decision", entry.decision.map_or("", Label::text));
+    line.text("store", if entry.degraded { "degraded" } else { "" });
     line.milliseconds("duration_ms", entry.duration_us);
     line.number("bytes_out", entry.bytes_out);
     line.text("request_id", entry.request_id);

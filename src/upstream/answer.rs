@@ -71,8 +71,10 @@ impl AnswerBody {
         loop {
             let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
             match self.decoder.decode(&mut connection.input) {
-                Ok(Progress::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(Progress::Trailers(fields)) => return Poll::Ready(Some(Ok(Frame::trailers(fields)))),
+                Ok(Progress::Data(data)) => return Poll::Ready(Some(Ok(self.last_or_not(Frame::data(data))))),
+                Ok(Progress::Trailers(fields)) => {
+                    return Poll::Ready(Some(Ok(self.last_or_not(Frame::trailers(fields)))));
+                }
                 Ok(Progress::End) => {
                     self.finish();
                     return Poll::Ready(None);
@@ -86,6 +88,14 @@ impl AnswerBody {
                 Ok(0) | Err(_) => return Poll::Ready(Some(Err(self.broken()))),
             }
         }
+    }
+
+    /// Who has all of the body need not ask for more of it: the connection is free with the last frame.
+    fn last_or_not(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        if self.decoder.is_done() && self.upload.is_none() {
+            self.finish();
+        }
+        frame
     }
 
     fn broken(&mut self) -> BodyError {

@@ -1,11 +1,13 @@
 //! A real redis-server for one test: its own process on a free port, nothing saved, ended when dropped.
 //!
 //! It can be killed, frozen and brought back on the same port; a test that needs Redis and cannot start it fails.
+#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "as the tests; benches include this file alone")]
 
+use super::ports;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -27,7 +29,7 @@ impl RedisServer {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         // Between finding a free port and binding it another test may take it: then another port.
         for _ in 0..10 {
-            let mut server = Self { port: free_port(), arguments: arguments.clone(), process: None };
+            let mut server = Self { port: ports::free(), arguments: arguments.clone(), process: None };
             if server.spawn() {
                 return server;
             }
@@ -71,6 +73,23 @@ impl RedisServer {
         assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
     }
 
+    /// A connection that asks it directly.
+    pub fn ask(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("a URL of ours");
+        client.get_connection().expect("the server answers")
+    }
+
+    /// Every key, with its time to live in milliseconds; -1 is none.
+    pub fn lives(&self) -> Vec<(Vec<u8>, i64)> {
+        let mut server = self.ask();
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut server).expect("KEYS");
+        let life = |key: Vec<u8>| {
+            let left = redis::cmd("PTTL").arg(&key).query(&mut server).expect("PTTL");
+            (key, left)
+        };
+        keys.into_iter().map(life).collect()
+    }
+
     fn signal(&self, signal: &str) {
         let process = self.process.as_ref().expect("the server was killed");
         let status = Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill runs");
@@ -88,7 +107,7 @@ impl RedisServer {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
-        let started = Instant::now();
+        let started = staunch::clock::now();
         while started.elapsed() < READY_WITHIN {
             if process.try_wait().expect("a child can be asked").is_some() {
                 return false;
@@ -109,11 +128,6 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a bound address").port()
 }
 
 /// `+PONG`, or `-NOAUTH` from one that wants a password: both mean it is up. Not so `-LOADING`.

@@ -104,7 +104,8 @@ impl Queue {
         while taken.len() < max
             && let Some(waiting) = self.0.pop_front_if(|next| checks == 0 || checks + next.job.checks() <= CHECKS_MAX)
         {
-            if !waiting.answer.is_closed() {
+            // What is given back is owed to others, whether or not somebody waits for it to be done.
+            if !waiting.answer.is_closed() || matches!(waiting.job, Job::GiveBack { .. }) {
                 checks += waiting.job.checks();
                 taken.push_back(waiting);
             }

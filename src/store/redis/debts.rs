@@ -34,6 +34,10 @@ pub(super) struct Creditor<'a> {
 }
 
 impl Debts {
+    pub fn is_empty(&self) -> bool {
+        self.owed.lock().is_empty()
+    }
+
     /// Notes a check that was admitted here and not charged there.
     pub fn owe(&self, check: &Check) {
         let mut owed = self.owed.lock();
@@ -61,7 +65,9 @@ impl Debts {
                 self.lost.fetch_sub(units, Ordering::Relaxed);
             }
             if paid.as_ref().is_err_and(|fault| !fault.maybe_applied) {
-                batch.iter().for_each(|check| self.owe(check));
+                for check in &batch {
+                    self.owe(check);
+                }
             }
             paid?;
         }
@@ -85,7 +91,9 @@ impl Debts {
 
 async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<(), Fault> {
     let mut call = Call::new(to.key_prefix);
-    batch.iter().for_each(|check| call.charge_up_to(check));
+    for check in batch {
+        call.charge_up_to(check);
+    }
     let command = call.command();
     let mut connection = link.connection();
     let answer = timeout(to.timeout, command.query_async::<Value>(&mut connection)).await;

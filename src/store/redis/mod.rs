@@ -9,7 +9,8 @@ use super::{Answers, Check, CounterKey, ErrorKind, StoreError};
 use crate::algorithm::{Algorithm, Decision, Quota};
 use crate::clock::Micros;
 use crate::units::Secret;
-use batch::{Checks, Job, Reply};
+use across::Across;
+use batch::{Job, Reply};
 use lane::{Lane, Outcome};
 use ring::Ring;
 use shard::Shard;
@@ -20,6 +21,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+mod across;
 mod batch;
 mod breaker;
 mod call;
@@ -222,29 +224,7 @@ impl Client {
             let asked = self.lanes[*first].ask(Job::Decide(checks.into()));
             return spread(answer(asked, *first).await, checks.len());
         }
-        self.decide_over_shards(checks, &homes).await
-    }
-
-    async fn decide_over_shards(&self, checks: &[Check], homes: &[usize]) -> Answers {
-        // All calls are under way before the first is waited for.
-        let mut asked: SmallVec<[(usize, oneshot::Receiver<Outcome>); 4]> = SmallVec::new();
-        for (at, home) in homes.iter().enumerate() {
-            if !homes[..at].contains(home) {
-                let group: Checks =
-                    checks.iter().zip(homes).filter(|(_, at)| *at == home).map(|(check, _)| *check).collect();
-                asked.push((*home, self.lanes[*home].ask(Job::Decide(group))));
-            }
-        }
-        let mut by_shard: SmallVec<[(usize, std::vec::IntoIter<_>); 4]> = SmallVec::new();
-        for (home, receiver) in asked {
-            let count = homes.iter().filter(|at| **at == home).count();
-            by_shard.push((home, spread(answer(receiver, home).await, count).into_vec().into_iter()));
-        }
-        let next = |home: &usize| {
-            let (_, answers) = by_shard.iter_mut().find(|(at, _)| at == home)?;
-            answers.next()
-        };
-        homes.iter().filter_map(next).collect()
+        Across::ask(&self.lanes, checks, &homes).answers(&homes).await
     }
 
     /// Gives back what was charged at `charged_at` (the shard's clock).

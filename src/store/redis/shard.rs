@@ -68,9 +68,9 @@ impl Shard {
 
     pub fn answered(&self) {
         match self.breaker.answered() {
-            Change::None | Change::Opened => {}
             Change::Up => self.say_up("store shard answers"),
-            Change::Recovered => self.changed.notify_one(),
+            Change::Recovered if !self.debts.is_empty() => self.changed.notify_one(),
+            Change::None | Change::Recovered | Change::Opened => {}
         }
     }
 

@@ -65,7 +65,7 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
     let mut result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
     let breaker = shard.breaker();
     if result.is_ok() {
-        result = pay(shards, shard, link).await;
+        result = pay(shards, shard, link.as_ref()).await;
     }
     match result {
         // A heartbeat does not count among the checks: it neither ends their row of failures nor adds to it.
@@ -85,7 +85,7 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
 }
 
 /// Charges what was admitted while the shard was away, before it is asked again: nobody uses the same units twice.
-async fn pay(shards: &Shards, shard: &Shard, link: &Option<Link>) -> Result<(), Fault> {
+async fn pay(shards: &Shards, shard: &Shard, link: Option<&Link>) -> Result<(), Fault> {
     let Some(link) = link else { return Ok(()) };
     let settings = shards.settings();
     let creditor = Creditor { shard: &shard.name, key_prefix: &settings.key_prefix, timeout: settings.timeout };

@@ -1,0 +1,79 @@
+//! What was admitted while a node was away is charged to it when it answers again.
+
+mod support;
+
+use staunch::algorithm::Algorithm;
+use staunch::store::Check;
+use staunch::store::redis::{Client, Shards};
+use support::link::{DROP_REPLIES, Link, PASS};
+use support::redis::RedisServer;
+use support::store::{ask, check, is_up, left, on_a_core, settings, shards, until};
+
+fn owed(algorithm: Algorithm) -> Check {
+    Check { cost: 7, ..check(algorithm as u128, algorithm, 10) }
+}
+
+#[test]
+fn it_is_charged_before_the_shard_is_asked_again_and_only_as_far_as_the_limit_goes() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("owed", server.url())]);
+    on_a_core(async {
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        let client = Client::new(shards.clone());
+        for units in [7, 10] {
+            server.kill();
+            while !shards.is_open(0) {
+                ask(&client, check(99, Algorithm::FixedWindow, 10)).await.unwrap_err();
+            }
+            for algorithm in Algorithm::ALL {
+                // The second time twice: 14 of 10.
+                (0..units / 5).for_each(|_| shards.owe(0, &owed(algorithm)));
+            }
+            server.restart();
+            until(|| is_up(&shards)).await;
+            for algorithm in Algorithm::ALL {
+                assert_eq!(left(&client, owed(algorithm)).await, 10 - units, "{algorithm:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn it_is_charged_too_when_the_failures_did_not_open_the_breaker() {
+    let server = RedisServer::start();
+    on_a_core(async {
+        let link = Link::to(server.address()).await;
+        let shards = shards(&[("brief", link.url())]);
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        let client = Client::new(shards.clone());
+        let (mine, other) = (owed(Algorithm::TokenBucket), check(99, Algorithm::FixedWindow, 10));
+        link.set(DROP_REPLIES);
+        ask(&client, other).await.unwrap_err();
+        shards.owe(0, &mine);
+        link.set(PASS);
+        ask(&client, other).await.unwrap();
+        assert!(is_up(&shards));
+        while left(&client, mine).await != 3 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_reload_does_not_forget_it() {
+    let mut server = RedisServer::start();
+    let nodes = [("kept", server.url())];
+    server.kill();
+    let before = shards(&nodes);
+    on_a_core(async {
+        before.owe(0, &owed(Algorithm::FixedWindow));
+        let shards = Shards::reloaded(settings(&nodes), &before);
+        drop(before);
+        server.restart();
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        assert_eq!(left(&Client::new(shards.clone()), owed(Algorithm::FixedWindow)).await, 3);
+    });
+}
