@@ -15,7 +15,7 @@ use crate::proxy::{Bounds, Gateway, Peer};
 use crate::telemetry::metrics::ListenerMetrics;
 use bytes::BytesMut;
 use drain::Drain;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -31,6 +31,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 const BACKLOG: i32 = 4096;
+/// A client that vanished without a word is found out even where nothing is due from it: a tunnel, a stream of events.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
 /// Out of file descriptors: a pause, so that closing connections can help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -195,6 +198,8 @@ fn open(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
+    // Accepted sockets inherit it, so it costs no call of their own.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY))?;
     socket.bind(&address.into())?;
     Ok(socket)
 }
