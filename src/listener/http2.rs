@@ -165,7 +165,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Where there can be no body none is sent, and a length is told only where it tells of another answer's (RFC 9110 §8.6).
 fn answer(response: Response, head_only: bool, open: Open) -> http::Response<AnswerStream> {
-    let Response { status, mut headers, body, .. } = response;
+    let Response { status, mut headers, lines, body, .. } = response;
+    lines.append_to(&mut headers);
     let bodiless = head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
