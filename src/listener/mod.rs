@@ -92,7 +92,7 @@ impl Listener {
         }
         settings.metrics.active.inc();
         let counted = Counted(settings.clone());
-        let peer = Rc::new(Peer { address, bounds: settings.bounds.clone() });
+        let peer = Rc::new(Peer::new(address, settings.bounds.clone()));
         let (gateway, drain) = (gateway.clone(), drain.clone());
         tokio::task::spawn_local(async move {
             let _open = drain.clone().enter().await;
