@@ -161,6 +161,13 @@ fn special(target: &str) -> Vec<Step> {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 42\r\nContent-Length: 7\r\n\
              Set-Cookie: a=1\r\n\r\n",
         ),
+        "/socket" => steps(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n\
+             octets$",
+        ),
+        "/other-protocol" => {
+            steps("HTTP/1.1 101 Switching Protocols\r\nUpgrade: foo\r\nConnection: upgrade\r\n\r\nraw")
+        }
         "/early/refusal" => {
             steps("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno$")
         }
@@ -283,4 +290,24 @@ fn an_answer_cut_for_an_old_client_is_cut_for_it_too() {
     let answer = client.answer(false).unwrap();
     assert_eq!((answer.body.as_slice(), answer.values("transfer-encoding").len()), (&b"hello world"[..], 0));
     assert_eq!(answer.values("connection"), ["close"]);
+}
+
+#[test]
+fn a_switch_of_protocols_is_passed_on_only_to_the_one_that_was_asked_for() {
+    let (_upstream, gateway) = start();
+    let ask = |target: &str| {
+        format!("GET {target} HTTP/1.1\r\nHost: wire.test\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n")
+    };
+    let mut client = Client::connect(gateway.address);
+    client.send(ask("/socket").as_bytes());
+    let answer = client.answer(false).unwrap();
+    assert_eq!(
+        (answer.status, answer.values("upgrade"), answer.values("content-length")),
+        (101, vec!["websocket"], vec![])
+    );
+    client.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(client.rest(), b"octets");
+    let mut client = Client::connect(gateway.address);
+    client.send(ask("/other-protocol").as_bytes());
+    assert!(judge(Refused(502), client.answer(false).as_ref()).is_ok());
 }

@@ -203,3 +203,19 @@ fn open(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     socket.bind(&address.into())?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// An idle connection is its task, and little else. A future passed by value and kept across an await doubles it.
+    #[test]
+    fn a_connections_task_is_small() {
+        let size = size(serve);
+        assert!(size <= 5888, "{size} bytes");
+    }
+}
