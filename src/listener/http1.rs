@@ -13,8 +13,8 @@ use crate::message::{Body, Request, Response};
 use crate::proxy::{Gateway, Peer};
 use crate::respond::Failure;
 use bytes::BytesMut;
-use http::header::{CONNECTION, EXPECT};
-use http::{HeaderMap, HeaderValue, Version};
+use http::Version;
+use http::header::EXPECT;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -139,7 +139,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let framing = framing::of_request(head.version, &head.headers).map_err(bad)?;
         let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
         target::check_host(&head.headers, head.version).map_err(bad)?;
-        let keep_alive = wants_to_go_on(head.version, &head.headers);
+        let keep_alive = framing::keeps_alive(head.version, &head.headers);
         self.socket.decoder.set(Decoder::new(framing));
         let waits =
             head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
@@ -263,14 +263,4 @@ impl HeadWait {
 
 fn bad(why: &'static str) -> Failure {
     Failure::BadRequest(why.into())
-}
-
-/// RFC 9112 §9.3.
-fn wants_to_go_on(version: Version, headers: &HeaderMap) -> bool {
-    let says = |word: &str| headers.get_all(CONNECTION).iter().any(|line| lists(line, word));
-    !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
-}
-
-fn lists(value: &HeaderValue, word: &str) -> bool {
-    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }

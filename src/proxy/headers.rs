@@ -2,6 +2,7 @@
 //! us, and what strangers say about forwarding is dropped.
 
 use crate::http1::encode;
+use crate::http1::framing::lists;
 use bytes::{BufMut, BytesMut};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
@@ -41,7 +42,7 @@ pub fn write_request(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
             encode::field(out, name.as_str(), value.as_bytes());
         }
     }
-    if headers.get_all(TE).iter().any(|line| lists(line, "trailers")) {
+    if lists(headers, &TE, "trailers") {
         encode::field(out, "te", b"trailers");
     }
     if let Some(protocol) = hop.upgrade {
@@ -134,13 +135,9 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// The protocol a request wants to change to, if it is one that is passed on. `h2c` is not: behind our back the upstream
 /// would take further requests past every limit.
 pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get_all(CONNECTION).iter().any(|line| lists(line, "upgrade"));
+    let asked = lists(headers, &CONNECTION, "upgrade");
     let protocol = headers.get(UPGRADE).filter(|_| asked)?;
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
-}
-
-fn lists(value: &HeaderValue, word: &str) -> bool {
-    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
