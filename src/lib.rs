@@ -15,9 +15,9 @@
 //! record     one metric update, one log line                              telemetry/
 //! ```
 //!
-//! A room imports only from rooms below it; `tests/house.rs` holds the table:
-//! `units clock lifecycle` · `telemetry` · `algorithm route identify` · `store upstream` · `limit` · `respond` · `proxy` ·
-//! `config admin listener` · `app command` · `main`.
+//! A room imports only from rooms before it; `tests/house.rs` holds the table:
+//! `clock units lifecycle` · `telemetry` · `message http1` · `algorithm route identify` · `store upstream` · `limit` ·
+//! `respond` · `proxy` · `config admin listener` · `runtime app command` · `main`.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, reason = "a panic ends a request that should have been answered")]
 

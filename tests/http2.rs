@@ -186,3 +186,29 @@ fn both_protocols_are_spoken_on_one_port_and_share_counters() {
         assert_eq!(upstream.count("/limited/x"), 40);
     });
 }
+
+#[test]
+fn a_stream_in_flight_finishes_while_the_gateway_drains_and_then_the_connection_ends() {
+    let (mut gateway, upstream) = start();
+    let gate = upstream.hold("/open/slow");
+    run(async {
+        let mut client = connect(&gateway).await;
+        let mut other = client.clone();
+        let waiting = tokio::spawn(async move { send(&mut other, asking("/open/slow"), "").await });
+        while upstream.count("/open/slow") == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        gateway.signal("-TERM");
+        while gateway.ask_admin("/readyz").status != 503 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        gate.notify_one();
+        let response = waiting.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
+        while client.ready().await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    });
+    assert_eq!(gateway.ends().code(), Some(0));
+}

@@ -35,6 +35,12 @@ fn taken_up(gateway: &Gateway, expected: u64) {
     eventually("the new configuration", || version(gateway) == expected);
 }
 
+/// The cores take it up one after the other; a reload that was asked for is answered when all have.
+fn taken_up_by_all_cores(gateway: &Gateway, expected: u64) {
+    taken_up(gateway, expected);
+    assert_eq!(gateway.reload().status, 200);
+}
+
 fn use_up(gateway: &Gateway, count: usize) {
     for _ in 0..count {
         assert_eq!(gateway.get_as("k", "/counted").status, 200);
@@ -119,17 +125,17 @@ fn a_changed_quota_applies_to_what_was_used(store: &str) {
             assert_eq!(ask().status, 200);
         }
         gateway.rewrite(&with(20, 1002));
-        taken_up(&gateway, 1002);
+        taken_up_by_all_cores(&gateway, 1002);
         let raised = ask();
         assert_eq!((raised.status, raised.number("x-ratelimit-limit")), (200, 20), "{algorithm}");
         assert_eq!(raised.number("x-ratelimit-remaining"), 12, "{algorithm}: a raised quota counts what was used");
         gateway.rewrite(&with(5, 1003));
-        taken_up(&gateway, 1003);
+        taken_up_by_all_cores(&gateway, 1003);
         let lowered = ask();
         assert_eq!((lowered.status, lowered.number("x-ratelimit-limit")), (429, 5), "{algorithm}");
         assert_eq!(lowered.number("x-ratelimit-remaining"), 0, "{algorithm}");
         gateway.rewrite(&with(10, 1004));
-        taken_up(&gateway, 1004);
+        taken_up_by_all_cores(&gateway, 1004);
         assert_eq!(ask().status, 200, "{algorithm}");
     }
 }
@@ -258,4 +264,23 @@ fn reloads_under_load_lose_no_request_and_miscount_none() {
         over.store(true, Ordering::SeqCst);
     });
     assert_eq!(upstream.count("/counted"), 400);
+}
+
+#[test]
+fn the_admin_listener_moves_and_a_removed_limit_refuses_nobody() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(text(&upstream, 1001, "quota = \"1/7d\""));
+    assert_eq!((gateway.get_as("k", "/counted").status, gateway.get_as("k", "/counted").status), (200, 429));
+    let moved = ports::free();
+    let old = format!("127.0.0.1:{}", gateway.admin);
+    let without = text(&upstream, 1002, TEN).replace("policies = [\"p\"]", "policies = []");
+    fs::write(&gateway.file, gateway.whole(&without).replace(&old, &format!("127.0.0.1:{moved}"))).unwrap();
+    taken_up(&gateway, 1002);
+    eventually("the admin listener has moved", || {
+        support::client::try_get(moved, "/readyz").is_some_and(|answer| answer.status == 200)
+    });
+    eventually("the old address is closed", || Connection::try_open(gateway.admin).is_none());
+    // The listeners move after the cores have taken it up.
+    let free = gateway.get_as("k", "/counted");
+    assert_eq!((free.status, free.field("x-ratelimit-limit")), (200, None));
 }

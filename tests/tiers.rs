@@ -131,3 +131,23 @@ fn the_order_of_limits_changes_no_status_and_a_refusal_tells_all_that_refused() 
         assert_eq!(gateway.counter("p/large", "k").0, 3, "a refusal drains no other tier");
     }
 }
+
+#[test]
+fn a_tier_whose_shard_is_away_closes_the_request_and_the_others_keep_what_they_had() {
+    let (mut servers, upstream) =
+        ([RedisServer::start(), RedisServer::start(), RedisServer::start()], Upstream::start());
+    let gateway = Gateway::start(text(&servers, &upstream, "token_bucket").replace("20s", "2s"));
+    let target = values(&gateway, "away");
+    let (_, home) = gateway.counter("p/b", &target[1]);
+    let away = servers.iter().position(|server| server.url().ends_with(&home[home.len() - 5..])).unwrap();
+    servers[away].kill();
+    let statuses = burst(&[gateway.port], &vec![request("GET", "/closed", &fields(&target)); 50]);
+    assert_eq!(statuses, [503; 50]);
+    assert_eq!(upstream.count("/closed"), 0);
+    let others = || [0, 2].map(|i| gateway.counter(&format!("p/{}", TIERS[i]), &target[i]).0);
+    eventually("what was taken is given back", || others() == [QUOTAS[0], QUOTAS[2]]);
+    servers[away].restart();
+    eventually("recovery", || Connection::open(gateway.port).get("/again", &fields(&target)).status == 200);
+    let used = upstream.count("/again") as u64;
+    eventually("all count again", || left(&gateway, &target) == QUOTAS.map(|quota| quota - used));
+}

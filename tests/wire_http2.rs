@@ -123,6 +123,9 @@ fn block(fields: Fields<'_>) -> Vec<u8> {
 fn start(listener: &str) -> (Upstream, Gateway) {
     let upstream = Upstream::start(|target| match target {
         "/204" => vec![Step::Send(b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n".to_vec())],
+        "/cut" => {
+            vec![Step::Send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf".to_vec()), Step::Apart, Step::Close]
+        }
         "/hang" => vec![Step::Hang],
         _ => vec![Step::Send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine".to_vec())],
     });
@@ -347,4 +350,15 @@ fn a_client_that_neither_asks_nor_answers_is_let_go() {
     slow.frame(HEADERS, END_HEADERS, 1, &block(&GET));
     slow.frame(DATA, 0, 1, b"abc");
     assert!(matches!(slow.outcome(1), Outcome::Status(..)));
+}
+
+#[test]
+fn an_answer_that_the_upstream_cut_ends_in_a_reset() {
+    let (_upstream, gateway) = start("");
+    let mut h2 = H2::connect(&gateway);
+    h2.request(1, &[GET[0], GET[1], (":path", "/cut"), GET[3]]);
+    assert_eq!(h2.outcome(1), Outcome::Status(OK, false));
+    assert_eq!(h2.outcome(1), Outcome::Reset);
+    h2.request(3, &GET);
+    assert_eq!(h2.outcome(3), Outcome::Status(OK, false));
 }

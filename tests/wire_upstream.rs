@@ -143,8 +143,11 @@ fn special(target: &str) -> Vec<Step> {
             let head = format!("HTTP/1.1 200 OK\r\nX-Big: {}\r\nContent-Length: 2\r\n\r\nok", "a".repeat(1 << 20));
             vec![Step::Send(head.into_bytes())]
         }
-        "/many-fields" => {
-            let head = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok", "X-A: 1\r\n".repeat(2000));
+        "/many-fields" | "/too-many-fields" => {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nok",
+                "X-A: 1\r\n".repeat(if target == "/too-many-fields" { 2000 } else { 500 })
+            );
             vec![Step::Send(head.into_bytes())]
         }
         "/endless-hints" => std::iter::repeat_n(Step::Send(b"HTTP/1.1 103 Early Hints\r\n\r\n".to_vec()), 100)
@@ -158,6 +161,13 @@ fn special(target: &str) -> Vec<Step> {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 42\r\nContent-Length: 7\r\n\
              Set-Cookie: a=1\r\n\r\n",
         ),
+        "/socket" => steps(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n\
+             octets$",
+        ),
+        "/other-protocol" => {
+            steps("HTTP/1.1 101 Switching Protocols\r\nUpgrade: foo\r\nConnection: upgrade\r\n\r\nraw")
+        }
         "/early/refusal" => {
             steps("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno$")
         }
@@ -248,12 +258,13 @@ fn a_204_tells_no_length_and_hop_by_hop_fields_stay_behind() {
 #[test]
 fn a_head_without_end_is_refused_and_hints_without_end_time_out() {
     let (_upstream, gateway) = start();
-    for (target, status) in [("/huge-head", 502), ("/many-fields", 502), ("/endless-hints", 504)] {
+    for (target, status) in [("/huge-head", 502), ("/too-many-fields", 502), ("/endless-hints", 504)] {
         let mut client = Client::connect(gateway.address);
         let answer = client.get(target);
         assert!(judge(Refused(status), answer.as_ref()).is_ok(), "{target}: {answer:?}");
         assert_eq!(client.get("/fine").unwrap().body, b"fine");
     }
+    assert_eq!(Client::connect(gateway.address).get("/many-fields").unwrap().values("x-a").len(), 500);
 }
 
 #[test]
@@ -279,4 +290,24 @@ fn an_answer_cut_for_an_old_client_is_cut_for_it_too() {
     let answer = client.answer(false).unwrap();
     assert_eq!((answer.body.as_slice(), answer.values("transfer-encoding").len()), (&b"hello world"[..], 0));
     assert_eq!(answer.values("connection"), ["close"]);
+}
+
+#[test]
+fn a_switch_of_protocols_is_passed_on_only_to_the_one_that_was_asked_for() {
+    let (_upstream, gateway) = start();
+    let ask = |target: &str| {
+        format!("GET {target} HTTP/1.1\r\nHost: wire.test\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n")
+    };
+    let mut client = Client::connect(gateway.address);
+    client.send(ask("/socket").as_bytes());
+    let answer = client.answer(false).unwrap();
+    assert_eq!(
+        (answer.status, answer.values("upgrade"), answer.values("content-length")),
+        (101, vec!["websocket"], vec![])
+    );
+    client.socket.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(client.rest(), b"octets");
+    let mut client = Client::connect(gateway.address);
+    client.send(ask("/other-protocol").as_bytes());
+    assert!(judge(Refused(502), client.answer(false).as_ref()).is_ok());
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An answer's head and its short body fit; more is not read.
-const ANSWER_BYTES_MAX: usize = 4096;
+const ANSWER_BYTES_MAX: u64 = 4096;
 
 /// 0 if the gateway behind this admin address is ready; else 1, and why on stderr.
 #[must_use]
@@ -33,10 +33,11 @@ fn ask(admin: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET /readyz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;
-    let mut answer = [0; ANSWER_BYTES_MAX];
-    let read = stream.read(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
+    // In one piece: a listener that answers the first of several and closes would reset the rest, and its answer with it.
+    stream.write_all(format!("GET /readyz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 #[cfg(test)]

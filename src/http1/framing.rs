@@ -1,8 +1,8 @@
 //! Where a message's body ends (RFC 9112 §6). What is ambiguous is an error: no precedence is applied between fields
 //! that disagree, since the next reader may apply another.
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Method, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, Method, StatusCode, Version};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
@@ -43,6 +43,19 @@ pub fn of_response(
         (Coding::None, Some(length)) => Ok(sized(length)),
         (Coding::None, None) => Ok(Framing::UntilClose),
     }
+}
+
+/// Whether the connection goes on after the message (RFC 9112 §9.3).
+#[must_use]
+pub fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
+    !lists(headers, &CONNECTION, "close") && (version == Version::HTTP_11 || lists(headers, &CONNECTION, "keep-alive"))
+}
+
+/// Whether a field is a list with this word in it (RFC 9110 §5.6.1), on any of its lines.
+#[must_use]
+pub fn lists(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let items = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|octet| *octet == b','));
+    items.map(<[u8]>::trim_ascii).any(|item| item.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 enum Coding {

@@ -7,6 +7,8 @@ use std::mem::MaybeUninit;
 
 /// More fields than any client sends; above it a head is too large, whatever its bytes.
 const MAX_FIELDS: usize = 256;
+/// Endpoints are trusted further than strangers: their bound is for what is no head at all.
+const MAX_ANSWER_FIELDS: usize = 1024;
 
 #[derive(Debug)]
 pub struct RequestHead {
@@ -52,7 +54,7 @@ pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<Request
 pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<ResponseHead>, HeadError> {
     let Some(length) = section_length(input, limit)? else { return Ok(None) };
     let bytes = input.split_to(length).freeze();
-    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_ANSWER_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
     parsed(config.parse_response_with_uninit_headers(&mut response, &bytes, &mut fields))?;

@@ -31,7 +31,8 @@ pub struct CutShort;
 pub fn sender(response: Response, asked: &Asked, close: bool) -> Sender {
     let mode = mode(&response, asked);
     let close = close || mode == Mode::UntilClose;
-    let mut head = BytesMut::with_capacity(512);
+    // Room for a short body behind the head, which leaves with it.
+    let mut head = BytesMut::with_capacity(1024);
     encode::status_line(&mut head, response.status);
     fields(&mut head, &response, mode);
     match (response.status, close) {

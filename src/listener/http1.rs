@@ -13,10 +13,10 @@ use crate::message::{Body, Request, Response};
 use crate::proxy::{Gateway, Peer};
 use crate::respond::Failure;
 use bytes::BytesMut;
-use http::header::{CONNECTION, EXPECT};
-use http::{HeaderMap, HeaderValue, Version};
+use http::Version;
+use http::header::EXPECT;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -79,7 +79,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             }
         };
         let (version, head_only) = (request.version, request.method == http::Method::HEAD);
-        let Some(response) = self.unless_gone(self.gateway.serve(&self.peer, request)).await else {
+        // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.
+        let serving = pin!(self.gateway.serve(&self.peer, request));
+        let Some(response) = self.unless_gone(serving).await else {
             return Next::Close;
         };
         self.respond(response, answer::Asked { version, head_only, keep_alive }).await
@@ -120,7 +122,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let framing = framing::of_request(head.version, &head.headers).map_err(bad)?;
         let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
         target::check_host(&head.headers, head.version).map_err(bad)?;
-        let keep_alive = wants_to_go_on(head.version, &head.headers);
+        let keep_alive = framing::keeps_alive(head.version, &head.headers);
         self.socket.decoder.set(Decoder::new(framing));
         let waits =
             head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
@@ -140,8 +142,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     }
 
     /// Waits for `work` unless the client leaves first.
-    async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
+    async fn unless_gone<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending => self.socket.poll_gone(cx).map(|()| None),
@@ -256,14 +257,4 @@ fn malformed(error: HeadError) -> Failure {
 
 fn bad(why: &'static str) -> Failure {
     Failure::BadRequest(why.into())
-}
-
-/// RFC 9112 §9.3.
-fn wants_to_go_on(version: Version, headers: &HeaderMap) -> bool {
-    let says = |word: &str| headers.get_all(CONNECTION).iter().any(|line| lists(line, word));
-    !says("close") && (version == Version::HTTP_11 || says("keep-alive"))
-}
-
-fn lists(value: &HeaderValue, word: &str) -> bool {
-    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }

@@ -2,6 +2,7 @@
 //! field rules forbid; each stream is one request to the gateway. How much one connection may hold is bounded here.
 
 use super::drain::Drain;
+use super::spare;
 use super::streams::{Activity, AnswerStream, Open, State};
 use crate::http1::Timer;
 use crate::message::{Body, Request, Response};
@@ -165,7 +166,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Where there can be no body none is sent, and a length is told only where it tells of another answer's (RFC 9110 §8.6).
 fn answer(response: Response, head_only: bool, open: Open) -> http::Response<AnswerStream> {
-    let Response { status, mut headers, body, .. } = response;
+    let Response { status, mut headers, lines, body, .. } = response;
+    lines.append_to(&mut headers);
     let bodiless = head_only || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     if status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
@@ -193,5 +195,8 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for Local {
 /// What was read already, before what is still to come.
 pub fn rewound(io: tokio::net::TcpStream, input: BytesMut) -> impl AsyncRead + AsyncWrite + Unpin {
     let (reader, writer) = io.into_split();
-    tokio::io::join(tokio::io::AsyncReadExt::chain(std::io::Cursor::new(input), reader), writer)
+    // A copy of its own size: the first octets are few, and are kept as long as the connection.
+    let begun = std::io::Cursor::new(input.to_vec());
+    spare::put(input);
+    tokio::io::join(tokio::io::AsyncReadExt::chain(begun, reader), writer)
 }

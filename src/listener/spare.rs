@@ -19,8 +19,9 @@ pub fn take() -> BytesMut {
     SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| BytesMut::with_capacity(READ))
 }
 
-/// Gives an empty buffer back.
-pub fn put(buffer: BytesMut) {
+/// Gives a buffer back; what is in it is dropped.
+pub fn put(mut buffer: BytesMut) {
+    buffer.clear();
     if buffer.capacity() > 0 && buffer.capacity() <= KEPT {
         SPARE.with_borrow_mut(|spare| {
             if spare.len() < MAX_SPARE {

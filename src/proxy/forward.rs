@@ -14,14 +14,14 @@ use crate::upstream::{Failed, Outgoing};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Version};
 use http_body::Body as _;
-use std::net::IpAddr;
 
 /// A request that every limit has let pass, and what has been found out about it.
 pub struct Admitted<'a> {
     pub request: Request,
     pub path: NormalPath<'a>,
     pub query: Option<&'a str>,
-    pub peer: IpAddr,
+    /// The peer's address as text.
+    pub peer: &'a str,
     pub trusted: bool,
 }
 

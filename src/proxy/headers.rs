@@ -2,13 +2,12 @@
 //! us, and what strangers say about forwarding is dropped.
 
 use crate::http1::encode;
+use crate::http1::framing::lists;
 use bytes::{BufMut, BytesMut};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::fmt::Write;
-use std::net::IpAddr;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -23,7 +22,8 @@ const REQUEST_ID_MAX: usize = 128;
 
 /// What the forwarding fields say.
 pub struct Hop<'a> {
-    pub peer: IpAddr,
+    /// The peer's address as text.
+    pub peer: &'a str,
     /// The peer is a trusted proxy: what it says of the hops before it is passed on.
     pub trusted: bool,
     /// As the client named it; what `Host` will say.
@@ -42,7 +42,7 @@ pub fn write_request(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
             encode::field(out, name.as_str(), value.as_bytes());
         }
     }
-    if headers.get_all(TE).iter().any(|line| lists(line, "trailers")) {
+    if lists(headers, &TE, "trailers") {
         encode::field(out, "te", b"trailers");
     }
     if let Some(protocol) = hop.upgrade {
@@ -62,8 +62,8 @@ fn write_forwarding(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
             out.put_slice(b", ");
         }
     }
-    // Writing into a BytesMut that grows cannot fail.
-    let _ = write!(out, "{}\r\n", hop.peer);
+    out.put_slice(hop.peer.as_bytes());
+    out.put_slice(b"\r\n");
     if !(hop.trusted && headers.contains_key(X_FORWARDED_PROTO)) {
         encode::field(out, "x-forwarded-proto", b"http");
     }
@@ -114,11 +114,8 @@ pub fn strip_answer(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
     }
-    let stays = |name: &HeaderName| name == CONTENT_LENGTH || !is_hop_by_hop(name);
-    if headers.keys().all(stays) {
-        return;
-    }
-    for name in [CONNECTION, TRANSFER_ENCODING, TE, UPGRADE, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE] {
+    let goes = |name: &&HeaderName| *name != CONTENT_LENGTH && is_hop_by_hop(name);
+    while let Some(name) = headers.keys().find(goes).cloned() {
         headers.remove(name);
     }
 }
@@ -138,13 +135,9 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// The protocol a request wants to change to, if it is one that is passed on. `h2c` is not: behind our back the upstream
 /// would take further requests past every limit.
 pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get_all(CONNECTION).iter().any(|line| lists(line, "upgrade"));
+    let asked = lists(headers, &CONNECTION, "upgrade");
     let protocol = headers.get(UPGRADE).filter(|_| asked)?;
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
-}
-
-fn lists(value: &HeaderValue, word: &str) -> bool {
-    value.as_bytes().split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
@@ -152,8 +145,19 @@ pub fn request_id(headers: &HeaderMap) -> String {
     let mut lines = headers.get_all(X_REQUEST_ID).iter();
     match (lines.next().and_then(|value| value.to_str().ok()), lines.next()) {
         (Some(text), None) if is_identifier(text) => text.to_owned(),
-        _ => format!("{:032x}", fastrand::u128(..)),
+        _ => hexadecimal(fastrand::u128(..)),
     }
+}
+
+/// 32 digits; `format!` would cost as much as all the rest of a request's fields.
+fn hexadecimal(number: u128) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let octets = number.to_be_bytes();
+    octets
+        .iter()
+        .flat_map(|octet| [octet >> 4, octet & 15])
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
 }
 
 fn is_identifier(text: &str) -> bool {
@@ -175,8 +179,7 @@ mod tests {
     }
 
     fn written(headers: &HeaderMap, trusted: bool) -> String {
-        let peer = [192, 0, 2, 1].into();
-        let hop = Hop { peer, trusted, host: b"shop", request_id: "id", upgrade: None };
+        let hop = Hop { peer: "192.0.2.1", trusted, host: b"shop", request_id: "id", upgrade: None };
         let mut out = BytesMut::new();
         write_request(&mut out, headers, &hop);
         String::from_utf8(out.to_vec()).unwrap()

@@ -8,7 +8,16 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
+    /// The IP address as it is told upstream; IPv4 mapped into IPv6 is IPv4.
+    pub text: String,
     pub bounds: Arc<Bounds>,
+}
+
+impl Peer {
+    #[must_use]
+    pub fn new(address: SocketAddr, bounds: Arc<Bounds>) -> Self {
+        Self { address, text: address.ip().to_canonical().to_string(), bounds }
+    }
 }
 
 /// A listener's bounds on what its clients send, and how slowly.

@@ -7,7 +7,7 @@ use super::record::{self, Record};
 use crate::clock;
 use crate::identify::Facts;
 use crate::limit::{Limiter, Outcome, Ruling};
-use crate::message::{Body, Request, Response};
+use crate::message::{Body, Lines, Request, Response};
 use crate::respond::{self, Failure};
 use crate::route::{normalise, normalise_host, split_target};
 use crate::telemetry::access::{AccessLog, Entry};
@@ -105,7 +105,7 @@ impl Gateway {
             Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record),
             Outcome::Pass => {
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
-                let peer = known.peer.address.ip().to_canonical();
+                let peer = known.peer.text.as_str();
                 let admitted = Admitted { request, path, query, peer, trusted };
                 forward::forward(self, &route, admitted, record).await.unwrap_or_else(|failure| fail(&failure, record))
             }
@@ -114,6 +114,7 @@ impl Gateway {
         // annotate: whatever answer goes out
         if !route.limits.is_empty() {
             respond::strip(&mut response.headers);
+            response.lines = Lines::with_capacity(respond::room(&ruling.told));
             respond::annotate(&mut response.lines, &ruling.told, style, wall_us);
         }
         Ok(response)

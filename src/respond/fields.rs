@@ -118,6 +118,15 @@ pub(super) fn integer(text: &mut BytesMut, value: u64) {
 /// not parse would cost the client all the others in it.
 fn string(text: &mut BytesMut, name: &str) {
     text.put_u8(b'"');
+    if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        text.put_slice(name.as_bytes());
+    } else {
+        escaped(text, name);
+    }
+    text.put_u8(b'"');
+}
+
+fn escaped(text: &mut BytesMut, name: &str) {
     for byte in name.bytes() {
         match byte {
             b'"' | b'\\' => text.put_slice(&[b'\\', byte]),
@@ -125,7 +134,6 @@ fn string(text: &mut BytesMut, name: &str) {
             _ => text.put_u8(b'?'),
         }
     }
-    text.put_u8(b'"');
 }
 
 /// Removes every rate-limit field an upstream sent on a limited route, its dialects included (`x-ratelimit-used`, …): a mixture of

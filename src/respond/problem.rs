@@ -17,6 +17,15 @@ impl Problem {
         problem.member("title", title).number("status", u64::from(status.as_u16()))
     }
 
+    /// Goes on from a text that ends before the status.
+    #[must_use]
+    pub fn begun(text: &'static str, status: StatusCode) -> Self {
+        let mut problem = Self(BytesMut::with_capacity(320));
+        problem.0.put_slice(text.as_bytes());
+        problem.0.put_slice(status.as_str().as_bytes());
+        problem
+    }
+
     #[must_use]
     pub fn member(mut self, name: &'static str, value: &str) -> Self {
         self.name(name);

@@ -14,10 +14,11 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::fmt::Write;
 
-/// Registered in IANA's "HTTP Problem Types".
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 /// RFC 9457 §3.1.3: a title belongs to its type, so it stays when `status` is another than 429.
 const TITLE: &str = "Too Many Requests";
+/// A refusal's document up to its status. The type is registered in IANA's "HTTP Problem Types".
+const QUOTA_EXCEEDED: &str =
+    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":"#;
 
 const GRPC: &[u8] = b"application/grpc";
 /// `RESOURCE_EXHAUSTED`.
@@ -66,7 +67,7 @@ fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
 }
 
 fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
-    let problem = Problem::new(QUOTA_EXCEEDED, TITLE, status)
+    let problem = Problem::begun(QUOTA_EXCEEDED, status)
         .member("detail", &detail(told, wait_us))
         .list("violated-policies", refusing(told));
     match wait_us {
@@ -98,11 +99,14 @@ fn detail(told: &[Told], wait_us: Option<u64>) -> String {
         text.push_str(if index > 0 { ", " } else { "" });
         text.push_str(name);
     }
-    // Writing to a `String` does not fail.
-    let _ = match wait_us {
-        Some(wait_us) => write!(text, "; try again in {} s.", retry_after_s(wait_us)),
-        None => write!(text, "; waiting will not help."),
-    };
+    match wait_us {
+        Some(wait_us) => {
+            text.push_str("; try again in ");
+            text.push_str(itoa::Buffer::new().format(retry_after_s(wait_us)));
+            text.push_str(" s.");
+        }
+        None => text.push_str("; waiting will not help."),
+    }
     text
 }
 

@@ -7,7 +7,7 @@ use super::pool::Pool;
 use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
 use crate::message::BodyError;
 use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode, Version};
+use http::{Method, StatusCode};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -101,7 +101,8 @@ impl Connection {
             }
             let framing = framing::of_response(asked.method, head.status, head.version, &head.headers)
                 .map_err(ExchangeError::Malformed)?;
-            let reusable = framing != Framing::UntilClose && keeps_alive(&head) && !upload.sending;
+            let reusable =
+                framing != Framing::UntilClose && framing::keeps_alive(head.version, &head.headers) && !upload.sending;
             let upload = upload.sending.then_some(upload.request);
             let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
             return Ok(Exchanged::Answer(head, body));
@@ -194,15 +195,4 @@ const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too la
 fn changes_to_websocket(head: &ResponseHead) -> bool {
     let protocol = head.headers.get(http::header::UPGRADE);
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
-}
-
-/// RFC 9112 §9.3.
-fn keeps_alive(head: &ResponseHead) -> bool {
-    let connection = head.headers.get_all(http::header::CONNECTION);
-    let says = |word: &str| connection.iter().any(|line| names(line.as_bytes(), word));
-    !says("close") && (head.version == Version::HTTP_11 || says("keep-alive"))
-}
-
-fn names(list: &[u8], word: &str) -> bool {
-    list.split(|octet| *octet == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
 }

@@ -224,7 +224,8 @@ impl Client {
             let asked = self.lanes[*first].ask(Job::Decide(checks.into()));
             return spread(answer(asked, *first).await, checks.len());
         }
-        Across::ask(&self.lanes, checks, &homes).answers(&homes).await
+        // In a box: what waits for several shards is large, and its room would be part of every idle connection.
+        Box::pin(Across::ask(&self.lanes, checks, &homes).answers(&homes)).await
     }
 
     /// Gives back what was charged at `charged_at` (the shard's clock).
