@@ -253,6 +253,21 @@ fn what_cannot_be_read_as_a_request_is_logged_and_counted_too() {
 }
 
 #[test]
+fn a_password_in_the_host_is_not_logged() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(format!("{}{ROUTES}", upstream.table()));
+    for head in
+        ["GET / HTTP/1.1\r\nhost: me:hush@shop\r\n\r\n", "GET http://me:hush@shop/ HTTP/1.1\r\nhost: shop\r\n\r\n"]
+    {
+        let mut client = Connection::open(gateway.port);
+        client.send(head);
+        assert_eq!(client.answer().status, 400);
+    }
+    eventually("both lines", || gateway.log().matches(" host=shop ").count() == 2);
+    assert!(!gateway.log().contains("hush"));
+}
+
+#[test]
 fn the_status_page_tells_what_there_is() {
     let (gateway, upstream, _server) = busy("text");
     let status = gateway.ask_admin("/status").json();

@@ -347,5 +347,6 @@ fn each_change_of_a_shard_is_one_log_line_that_names_it() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 3, "{said}");
     assert!(lines.iter().all(|line| line.contains("shard=\"spoken\"")), "{said}");
+    assert_eq!([0, 2].map(|line: usize| lines[line].contains("answers again")), [false, true], "{said}");
     assert!(lines[0].contains("INFO") && lines[1].contains("WARN") && lines[2].contains("INFO"), "{said}");
 }

@@ -58,7 +58,7 @@ impl Record {
                 request.authority.as_deref().or_else(|| request.headers.get(http::header::HOST).map(|h| h.as_bytes()));
             Box::new(Line {
                 method: request.method.clone(),
-                host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
+                host: String::from_utf8_lossy(without_user(host.unwrap_or_default())).into_owned(),
                 path: String::from_utf8_lossy(path).into_owned(),
                 proto: request.version,
                 request_id: String::new(),
@@ -150,6 +150,11 @@ impl Drop for Record {
         metrics.count(self.outcome, clock::now().duration_since(self.begun).as_secs_f64());
         self.write_line();
     }
+}
+
+/// Such a host is refused, and its password is nothing for the log.
+fn without_user(host: &[u8]) -> &[u8] {
+    host.rsplit(|octet| *octet == b'@').next().unwrap_or_default()
 }
 
 pub(super) fn proto(version: http::Version) -> &'static str {
