@@ -282,4 +282,7 @@ fn two_gateways_share_a_limit_while_the_store_is_away() {
         assert_eq!(seen.iter().filter(|status| **status == 200).count(), 5, "half of ten each: {seen:?}");
     }
     assert_eq!(upstream.count("/local"), 10);
+    server.restart();
+    eventually("recovery", || gateways.iter().all(|gateway| is_up(gateway, "n0")));
+    assert_eq!(gateways[0].counter("local/l", "k").0, 0, "what both admitted is charged to the whole limit");
 }

@@ -6,6 +6,7 @@ use staunch::algorithm::Algorithm;
 use staunch::store::Check;
 use staunch::store::redis::{Client, Shards};
 use support::link::{DROP_REPLIES, Link, PASS};
+use support::log::logged;
 use support::redis::RedisServer;
 use support::store::{ask, check, is_up, left, on_a_core, settings, shards, until};
 
@@ -76,4 +77,24 @@ fn a_reload_does_not_forget_it() {
         until(|| is_up(&shards)).await;
         assert_eq!(left(&Client::new(shards.clone()), owed(Algorithm::FixedWindow)).await, 3);
     });
+}
+
+#[test]
+fn what_finds_no_room_is_told_of() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("full", server.url())]);
+    let said = logged(|| {
+        on_a_core(async {
+            let mine = owed(Algorithm::FixedWindow);
+            ask(&Client::new(shards.clone()), mine).await.unwrap();
+            shards.owe(0, &mine);
+            tokio::spawn(shards.clone().maintain());
+            while left(&Client::new(shards.clone()), mine).await != 0 {
+                tokio::task::yield_now().await;
+            }
+            server.kill();
+            until(|| !is_up(&shards)).await;
+        });
+    });
+    assert!(said.contains("not all that was admitted") && said.contains("units=4"), "{said}");
 }

@@ -72,7 +72,7 @@ fn partly_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers, modes
         && !failed_closed
         && local.iter().flatten().all(|(check, answer)| !check.enforced || answer.decision.admitted);
     if passes {
-        owe(store, answers, &local);
+        owe(store, checks, answers, &local);
     } else {
         give_back(store, checks, answers);
         local.iter().flatten().for_each(|(check, answer)| take_back(store, check, answer));
@@ -124,9 +124,10 @@ fn divide(check: &Check, gateways: u64) -> Check {
     share
 }
 
-fn owe(store: &Store, answers: &Answers, local: &Local) {
-    for (answer, decided) in answers.iter().zip(local) {
-        if let (Err(error), Some((check, answer))) = (answer, decided)
+/// Owed is the check as it was asked, not this gateway's share of it: the shard holds the whole limit.
+fn owe(store: &Store, checks: &[Check], answers: &Answers, local: &Local) {
+    for ((check, answer), decided) in checks.iter().zip(answers).zip(local) {
+        if let (Err(error), Some((_, answer))) = (answer, decided)
             && answer.charged
             && !error.maybe_applied
         {

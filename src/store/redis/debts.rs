@@ -1,11 +1,11 @@
 //! What was admitted here while a shard was away, to be charged to it before it is asked again.
 
+use super::call;
 use super::connect::Link;
 use super::fault::Fault;
 use super::script::Call;
 use crate::store::{Check, CounterKey};
 use parking_lot::Mutex;
-use redis::Value;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,17 +58,18 @@ impl Debts {
                 break;
             }
             // Until the node has answered they count as lost, so that they are told of even if this is dropped midway.
-            let units = batch.iter().map(|check| check.cost).sum();
+            let units: u64 = batch.iter().map(|check| check.cost).sum();
             self.lost.fetch_add(units, Ordering::Relaxed);
             let paid = charge(link, to, &batch).await;
-            if !paid.as_ref().is_err_and(|fault| fault.maybe_applied) {
-                self.lost.fetch_sub(units, Ordering::Relaxed);
-            }
-            if paid.as_ref().is_err_and(|fault| !fault.maybe_applied) {
-                for check in &batch {
-                    self.owe(check);
+            let found = match &paid {
+                Ok(charged) => (*charged).min(units),
+                Err(fault) if fault.maybe_applied => 0,
+                Err(_) => {
+                    batch.iter().for_each(|check| self.owe(check));
+                    units
                 }
-            }
+            };
+            self.lost.fetch_sub(found, Ordering::Relaxed);
             paid?;
         }
         let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -89,17 +90,12 @@ impl Debts {
     }
 }
 
-async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<(), Fault> {
+/// Says how many units found room.
+async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<u64, Fault> {
     let mut call = Call::new(to.key_prefix);
     for check in batch {
         call.charge_up_to(check);
     }
-    let command = call.command();
-    let mut connection = link.connection();
-    let answer = timeout(to.timeout, command.query_async::<Value>(&mut connection)).await;
-    match answer {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Fault::calling(&error)),
-        Err(_) => Err(Fault::late()),
-    }
+    let rows = timeout(to.timeout, call::run(link.connection(), &call)).await.map_err(|_| Fault::late())??;
+    Ok(rows.iter().map(|told| told.charged).sum())
 }
