@@ -170,3 +170,23 @@ fn no_spelling_of_a_path_slips_past_its_limit() {
     assert_eq!(gateway.get("/login;x=1").status, 200, "parameters are part of their segment");
     assert_eq!(upstream.hits().len(), 2);
 }
+
+#[test]
+fn an_override_by_address_holds_for_a_key_that_has_the_address_among_others() {
+    let upstream = Upstream::start();
+    let limit = |name: &str, allowance: &str| {
+        format!(
+            "[policies.{name}]\nlimits = [{{ name = \"l\", key = [\"header:x-tenant\", \"client_ip\"], quota = \"1/7d\", \
+             overrides = {{ \"127.0.0.0/8\" = {allowance} }} }}]\n\
+             [[routes]]\npath = \"/{name}\"\nupstream = \"up\"\npolicies = [\"{name}\"]\n"
+        )
+    };
+    let text = limit("free", "\"unlimited\"") + &limit("banned", "{ quota = \"0/1s\" }") + &upstream.table();
+    let gateway = Gateway::start(text);
+    // A comma in the other part leaves the key without a value to compare; the address is what it is.
+    for tenant in ["a", "a,b", "a"] {
+        let status = |path: &str| client::get(gateway.port, path, &[("x-tenant", tenant)]).status;
+        assert_eq!((status("/free"), status("/banned")), (200, 429), "{tenant}");
+    }
+    assert_eq!(gateway.ask_admin("/limits/free/l?key=a&key=127.0.0.1").status, 404, "unlimited: nothing is counted");
+}

@@ -105,7 +105,7 @@ impl App {
         let parts: Result<Vec<&str>, _> = counter.key.iter().map(|part| std::str::from_utf8(part)).collect();
         let parts = parts.map_err(|_| ControlError::BadKey("A key is given as UTF-8.".into()))?;
         let digest = limit.keyer.digest_of_parts(&parts).map_err(|error| ControlError::BadKey(error.to_string()))?;
-        let client = parts.first().filter(|_| limit.keyer.is_client_ip()).and_then(|part| part.parse().ok());
+        let client = limit.keyer.client_ip_part().and_then(|part| parts.get(part)?.parse().ok());
         let allowance = limit.allowance_of(client, parts.join(",").as_bytes());
         let counters = state.store.counters();
         let key = CounterKey(digest);

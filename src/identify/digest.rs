@@ -173,10 +173,11 @@ impl Keyer {
         (!value.is_empty()).then_some(value)
     }
 
-    /// Whether the key is the client's address alone, so that `overrides` may name addresses and networks.
+    /// Which part of the key is the client's address, so that `overrides` may name addresses and networks.
     #[must_use]
-    pub fn is_client_ip(&self) -> bool {
-        *self.sources == [KeySource::ClientIp]
+    pub fn client_ip_part(&self) -> Option<usize> {
+        let mut parts = self.sources.iter().filter(|source| **source != KeySource::Global);
+        parts.position(|source| *source == KeySource::ClientIp)
     }
 
     /// Whether a part of the key may be a credential, so that its value is shown nowhere.

@@ -64,7 +64,7 @@ pub enum OnFailure {
 /// An entry of `exempt` or `overrides`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Matcher {
-    /// Compared with the client's address (exempt: always; overrides: for `client_ip` keys).
+    /// Compared with the client's address (exempt: always; overrides: for keys with `client_ip` in them).
     Net(IpNet),
     /// Compared with the key's value as sent.
     Value(String),
@@ -101,16 +101,17 @@ impl Limit {
         if self.exceptions.exempts_address(facts.client) {
             return Question::Exempt;
         }
+        let digest = self.keyer.digest(facts);
         let mut allowance = self.allowance;
         if self.exceptions.need_value() {
             let value = self.keyer.value(facts);
             if value.as_deref().is_some_and(|value| self.exceptions.exempt_values.contains(value)) {
                 return Question::Exempt;
             }
-            let client = self.keyer.is_client_ip().then_some(facts.client);
+            let client = self.keyer.client_ip_part().filter(|_| digest.is_some()).map(|_| facts.client);
             allowance = self.exceptions.allowance(client, value.as_deref()).unwrap_or(allowance);
         }
-        let digest = match (self.keyer.digest(facts), self.on_missing_key) {
+        let digest = match (digest, self.on_missing_key) {
             (Some(digest), _) => digest,
             (None, OnMissingKey::Skip) => return Question::Skipped,
             (None, OnMissingKey::Reject) => return Question::MissingKey,

@@ -169,7 +169,11 @@ fn a_value_is_as_sent_and_a_list_has_one_only_if_it_can_be_read_one_way() {
     assert_eq!(value(&["header:x-a", "header:x-b"], &[("x-a", "a")]), None);
     assert_eq!(value(&["header:x-a"], &[]), None);
     assert_eq!(value(&["global"], &[]), None);
-    assert!(keyer(&["client_ip"]).is_client_ip() && !keyer(&["client_ip", "route"]).is_client_ip());
+    let part = |sources: &[&str]| keyer(sources).client_ip_part();
+    assert_eq!(
+        [part(&["client_ip"]), part(&["global", "route", "client_ip"]), part(&["route"])],
+        [Some(0), Some(1), None]
+    );
 }
 
 #[test]
