@@ -86,10 +86,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
 
     async fn read_request(&self, mut wait: HeadWait) -> Result<(Request, bool), NoRequest> {
         let head = poll_fn(|cx| self.poll_head(&mut wait, cx)).await?;
-        self.request(head).map_err(|failure| {
-            self.gateway.count_malformed();
-            NoRequest::Refused(failure)
-        })
+        self.request(head).map_err(NoRequest::Refused)
     }
 
     fn poll_head(&self, wait: &mut HeadWait, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoRequest>> {
@@ -97,7 +94,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
                 Ok(Some(head)) => return Poll::Ready(Ok(head)),
                 Ok(None) => {}
-                Err(error) => return Poll::Ready(Err(NoRequest::Refused(self.malformed(error)))),
+                Err(error) => return Poll::Ready(Err(NoRequest::Refused(unreadable(error)))),
             }
             let begun = !self.socket.input.borrow().is_empty();
             if !begun && self.drain.is_draining() {
@@ -111,26 +108,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
                         self.socket.rest();
                     }
                     let until = wait.until(begun, self.peer.bounds.header_timeout);
-                    return self.socket.poll_deadline(until, cx).map(|()| Err(self.too_slow(begun)));
+                    return self.socket.poll_deadline(until, cx).map(|()| Err(too_slow(begun)));
                 }
             }
-        }
-    }
-
-    fn too_slow(&self, begun: bool) -> NoRequest {
-        if begun {
-            self.gateway.count_malformed();
-            NoRequest::Refused(Failure::RequestTimeout)
-        } else {
-            NoRequest::Over
-        }
-    }
-
-    fn malformed(&self, error: HeadError) -> Failure {
-        self.gateway.count_malformed();
-        match error {
-            HeadError::TooLarge => Failure::HeadersTooLarge,
-            HeadError::Malformed(why) => Failure::BadRequest(why.into()),
         }
     }
 
@@ -202,6 +182,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     }
 
     async fn refuse(&self, failure: &Failure) -> Next {
+        self.gateway.record_unread(&self.peer, failure);
         let written = self.write_all(&failure.bytes()).await;
         if written.is_ok() { self.linger().await } else { Next::Close }
     }
@@ -258,6 +239,17 @@ impl HeadWait {
 
     fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
         if begun { *self.head_until.get_or_insert_with(|| Instant::now() + header_timeout) } else { self.idle_until }
+    }
+}
+
+fn too_slow(begun: bool) -> NoRequest {
+    if begun { NoRequest::Refused(Failure::RequestTimeout) } else { NoRequest::Over }
+}
+
+fn unreadable(error: HeadError) -> Failure {
+    match error {
+        HeadError::TooLarge => Failure::HeadersTooLarge,
+        HeadError::Malformed(why) => bad(why),
     }
 }
 

@@ -56,8 +56,9 @@ where
             let response = match translate(request, &open, &peer.bounds) {
                 Ok(request) => gateway.serve(&peer, request).await,
                 Err(why) => {
-                    gateway.count_malformed();
-                    let (parts, body) = Failure::BadRequest(why.into()).response().into_parts();
+                    let failure = Failure::BadRequest(why.into());
+                    gateway.record_unread(&peer, &failure);
+                    let (parts, body) = failure.response().into_parts();
                     Response::new(parts.status, parts.headers, Body::from(body))
                 }
             };

@@ -5,6 +5,7 @@ use super::service::Gateway;
 use crate::clock;
 use crate::limit::{Limit, Ruling};
 use crate::message::{Body, BodyError, Request, Response};
+use crate::respond::Failure;
 use crate::telemetry::access::{Entry, Requests};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{Outcome, Verdict};
@@ -149,6 +150,28 @@ impl Drop for Record {
         let metrics = self.route.as_ref().map_or(self.gateway.unrouted(), |route| &route.metrics);
         metrics.count(self.outcome, clock::now().duration_since(self.begun).as_secs_f64());
         self.write_line();
+    }
+}
+
+/// The access line of what could not be read as a request: who sent it, and how it was answered.
+pub fn unread(client: IpAddr, failure: &Failure) -> Entry<'static> {
+    Entry {
+        wall_us: clock::wall_us(),
+        client: client.to_canonical(),
+        method: "",
+        host: "",
+        path: "",
+        proto: "",
+        route: "",
+        status: failure.status().as_u16(),
+        outcome: failure.outcome(),
+        limit: None,
+        decision: None,
+        degraded: false,
+        duration_us: 0,
+        bytes_out: 0,
+        request_id: "",
+        upstream: "",
     }
 }
 

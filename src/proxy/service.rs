@@ -3,7 +3,7 @@
 use super::forward::{self, Admitted};
 use super::peer::Peer;
 use super::policy::Snapshot;
-use super::record::Record;
+use super::record::{self, Record};
 use crate::clock;
 use crate::identify::Facts;
 use crate::limit::{Limiter, Outcome, Ruling};
@@ -127,9 +127,12 @@ impl Gateway {
         &self.unrouted
     }
 
-    /// Counts what could not be read as a request.
-    pub fn count_malformed(&self) {
-        self.unrouted.count(metrics::Outcome::BadRequest, 0.0);
+    /// Counts and logs what could not be read as a request, and how it was answered.
+    pub fn record_unread(&self, peer: &Peer, failure: &Failure) {
+        self.unrouted.count(failure.outcome(), 0.0);
+        if self.in_force.borrow().snapshot.access.include(failure.outcome()) {
+            self.log(&record::unread(peer.address.ip(), failure));
+        }
     }
 
     /// Writes an access line; the lines of one turn of the event loop leave together.
