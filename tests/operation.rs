@@ -246,6 +246,39 @@ fn access_lines_can_be_kept_to_refusals_or_left_out() {
 }
 
 #[test]
+fn what_cannot_be_read_as_a_request_is_logged_and_counted_too() {
+    let upstream = Upstream::start();
+    let text = format!("{}{ROUTES}", upstream.table());
+    let gateway = Setup::new(text).listener("header_timeout = \"50ms\"\n").start();
+    let large = format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(70_000));
+    for (octets, status) in [("GET /\r\n\r\n", 400), ("GET / HTTP/1.1\r\n\r\n", 400), (&large, 431), ("GET / HT", 408)]
+    {
+        let mut client = Connection::open(gateway.port);
+        client.send(octets);
+        assert_eq!(client.answer().status, status);
+    }
+    assert!((gateway.metric("staunch_requests_total", &["route=\"\"", "outcome=\"bad_request\""]) - 4.0).abs() < 0.5);
+    let logged = |status| gateway.log().matches(&format!(" status={status} outcome=bad_request ")).count();
+    eventually("a line for each", || [400, 431, 408].map(logged) == [2, 1, 1]);
+    assert_eq!(gateway.log().matches(" client=127.0.0.1 ").count(), 4);
+}
+
+#[test]
+fn a_password_in_the_host_is_not_logged() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(format!("{}{ROUTES}", upstream.table()));
+    for head in
+        ["GET / HTTP/1.1\r\nhost: me:hush@shop\r\n\r\n", "GET http://me:hush@shop/ HTTP/1.1\r\nhost: shop\r\n\r\n"]
+    {
+        let mut client = Connection::open(gateway.port);
+        client.send(head);
+        assert_eq!(client.answer().status, 400);
+    }
+    eventually("both lines", || gateway.log().matches(" host=shop ").count() == 2);
+    assert!(!gateway.log().contains("hush"));
+}
+
+#[test]
 fn the_status_page_tells_what_there_is() {
     let (gateway, upstream, _server) = busy("text");
     let status = gateway.ask_admin("/status").json();
@@ -317,4 +350,15 @@ fn a_counter_is_shown_and_reset_by_those_who_may() {
         assert_eq!(gateway.get_as(key, "/things/x").status, 200);
         assert_eq!(gateway.ask_admin("/limits/p/nothing?key=k").status, 404);
     }
+}
+
+#[test]
+fn counters_that_a_full_store_forgot_are_counted_and_told() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(format!("[store]\nmax_keys = 1\n{}{ROUTES}", upstream.table()));
+    gateway.get_as("first", "/things/x");
+    assert!(gateway.metric("staunch_memory_evictions_total", &[]) < 0.5);
+    gateway.get_as("second", "/things/x");
+    eventually("the eviction is counted", || gateway.metric("staunch_memory_evictions_total", &[]) > 0.5);
+    eventually("and told", || gateway.log().contains("store.max_keys is too small"));
 }

@@ -259,6 +259,20 @@ fn a_crowd_at_a_hung_node_is_answered_within_its_deadline_and_only_some_of_it_wa
 }
 
 #[test]
+fn a_node_that_ends_while_nobody_asks_it_is_told_of() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("unasked", server.url())]);
+    on_a_core(async {
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        server.kill();
+        until(|| is_degraded(&shards) && !is_up(&shards)).await;
+        server.restart();
+        until(|| is_up(&shards) && !is_degraded(&shards)).await;
+    });
+}
+
+#[test]
 fn started_while_its_node_is_down_it_says_so_and_heals() {
     let mut server = RedisServer::start();
     server.kill();
@@ -333,5 +347,6 @@ fn each_change_of_a_shard_is_one_log_line_that_names_it() {
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 3, "{said}");
     assert!(lines.iter().all(|line| line.contains("shard=\"spoken\"")), "{said}");
+    assert_eq!([0, 2].map(|line: usize| lines[line].contains("answers again")), [false, true], "{said}");
     assert!(lines[0].contains("INFO") && lines[1].contains("WARN") && lines[2].contains("INFO"), "{said}");
 }

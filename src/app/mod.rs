@@ -30,6 +30,8 @@ pub const COMMIT: &str = env!("STAUNCH_COMMIT");
 
 /// How often expired counters are swept out of memory and counted.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// A flood of keys evicts thousands a second.
+const EVICTIONS_SAID_EVERY: Duration = Duration::from_mins(1);
 /// Counters looked at in one sweep: 10^6 keys are gone through in a few seconds, and no request waits for long.
 const SWEEP_BUDGET: usize = 200_000;
 
@@ -167,13 +169,22 @@ impl App {
         tracing::info!(file = self.source.name(), version = VERSION, "ready: {}", state.config.counts());
     }
 
-    /// Sweeps expired counters out of memory for ever.
+    /// Sweeps expired counters out of memory for ever, and tells of those that were forgotten for want of room.
     pub async fn tend(&self) {
+        let (mut evicted, mut said, mut say_at) = (0, 0, clock::now());
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
             let memory = self.state.borrow().store.counters().memory().clone();
             memory.sweep(clock::now_us(), SWEEP_BUDGET);
-            metrics::keys_in_memory(memory.len());
+            let before = std::mem::replace(&mut evicted, memory.evicted_live());
+            metrics::keys_in_memory(memory.len(), evicted - before);
+            if evicted > said && clock::now() >= say_at {
+                tracing::warn!(
+                    counters = evicted - said,
+                    "store.max_keys is too small: counters in use were forgotten"
+                );
+                (said, say_at) = (evicted, clock::now() + EVICTIONS_SAID_EVERY);
+            }
         }
     }
 

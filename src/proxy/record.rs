@@ -59,7 +59,7 @@ impl Record {
                 request.authority.as_deref().or_else(|| request.headers.get(http::header::HOST).map(|h| h.as_bytes()));
             Box::new(Line {
                 method: request.method.clone(),
-                host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
+                host: String::from_utf8_lossy(without_user(host.unwrap_or_default())).into_owned(),
                 path: String::from_utf8_lossy(path).into_owned(),
                 proto: request.version,
                 request_id: String::new(),

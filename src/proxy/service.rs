@@ -88,12 +88,13 @@ impl Gateway {
             headers: &request.headers,
             route: &route.name,
         };
+        // The moment before the decision: read after it, a window's end on a whole second would be told one second late.
+        let wall_us = clock::wall_us();
         let ruling =
             if route.limits.is_empty() { Ruling::pass() } else { known.limiter.decide(&route.limits, &facts).await };
         record.ruled(&ruling, &route);
 
         // respond, or forward
-        let wall_us = clock::wall_us();
         let style = &known.snapshot.style;
         let mut response = match ruling.outcome {
             Outcome::Refused => {

@@ -86,6 +86,7 @@ struct All {
     store_degraded: IntGaugeVec,
     hot_keys: IntGauge,
     memory_keys: IntGauge,
+    memory_evictions: IntCounter,
     reloads: IntCounterVec,
     last_reload: Gauge,
     build_info: GaugeVec,
@@ -162,6 +163,10 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         ),
         hot_keys: made!(r, IntGauge::new("staunch_hot_keys", "Keys in the local cache.")),
         memory_keys: made!(r, IntGauge::new("staunch_memory_keys", "Counters in the memory store.")),
+        memory_evictions: made!(
+            r,
+            IntCounter::new("staunch_memory_evictions_total", "Counters in use that a full store forgot.")
+        ),
         reloads: made!(r, counter("staunch_config_reloads_total", "Reloads by result.", &["result"])),
         last_reload: made!(
             r,
@@ -366,8 +371,9 @@ pub fn loaded() {
     ALL.last_reload.set(clock::wall_us() as f64 / 1e6);
 }
 
-pub fn keys_in_memory(count: usize) {
+pub fn keys_in_memory(count: usize, newly_evicted: u64) {
     ALL.memory_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
+    ALL.memory_evictions.inc_by(newly_evicted);
 }
 
 pub fn hot_keys(count: usize) {

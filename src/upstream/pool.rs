@@ -22,9 +22,9 @@ impl Pool {
 
     /// A connection that is still open and was used less than the idle timeout ago.
     pub fn take(&self) -> Option<Connection> {
-        let mut idle = self.idle.borrow_mut();
-        while let Some((connection, _)) = idle.pop() {
-            if connection.is_quiet() {
+        let (mut idle, now) = (self.idle.borrow_mut(), clock::now());
+        while let Some((connection, since)) = idle.pop() {
+            if now.duration_since(since) < self.idle_timeout && connection.is_quiet() {
                 return Some(connection);
             }
         }
@@ -45,5 +45,23 @@ impl Pool {
         self.idle
             .borrow_mut()
             .retain(|(connection, since)| now.duration_since(*since) < limit && connection.is_quiet());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn a_connection_that_was_idle_for_too_long_is_not_used_though_no_sweep_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for (idle_timeout, kept) in [(Duration::from_hours(1), true), (Duration::ZERO, false)] {
+            let io = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let _endpoint = listener.accept().await.unwrap();
+            let pool = Pool::new(idle_timeout);
+            pool.put(Connection::new(io));
+            assert_eq!(pool.take().is_some(), kept);
+        }
     }
 }

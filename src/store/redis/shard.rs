@@ -85,8 +85,9 @@ impl Shard {
     }
 
     pub fn probed(&self) {
+        let again = self.breaker.is_open();
         if self.breaker.probed() == Change::Up {
-            self.say_up("store shard answers again");
+            self.say_up(if again { "store shard answers again" } else { "store shard answers" });
         }
     }
 

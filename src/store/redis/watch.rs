@@ -47,20 +47,21 @@ pub(super) async fn watch(shards: Arc<Shards>) {
 async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
     let mut link = None;
     loop {
-        contact(&shards, &shard, &mut link).await;
-        if shard.breaker().is_up() {
+        let answered = contact(&shards, &shard, &mut link).await;
+        if answered && shard.breaker().is_up() {
             // The next heartbeat, or a change, whichever comes first.
             let _ = timeout(HEARTBEAT_EVERY, shard.changed.notified()).await;
         }
-        if !shard.breaker().is_up() {
+        if !(answered && shard.breaker().is_up()) {
             link = None;
             sleep(shards.settings().retry_after).await;
         }
     }
 }
 
-/// One heartbeat: at the start the first contact, while the shard is open its probe.
-async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
+/// One heartbeat: at the start the first contact, while the shard is open its probe. Says whether it was answered.
+async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> bool {
+    let missed_the_last = link.is_none();
     let result = timeout(shards.settings().timeout, trip(shards, shard, link)).await;
     let mut result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
     let breaker = shard.breaker();
@@ -68,18 +69,24 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) {
         result = pay(shards, shard, link.as_ref()).await;
     }
     match result {
-        // A heartbeat does not count among the checks: it neither ends their row of failures nor adds to it.
-        Ok(()) if breaker.is_up() => {}
-        Ok(()) => shard.probed(),
+        Ok(()) => {
+            if !breaker.is_up() {
+                shard.probed();
+            } else if missed_the_last {
+                shard.answered();
+            }
+            // Else it does not end a row of failed checks: it says nothing about the connections those use.
+            true
+        }
+        // A failed one counts as a failed check does, so that a node's end is told of though nobody asks it anything.
         Err(fault) => {
             *link = None;
             if breaker.is_open() {
-                shard.still_open(&fault);
-            } else if breaker.is_up() {
-                tracing::debug!(shard = shard.name, "heartbeat failed: {}", fault.text);
+                shard.still_open(&fault)
             } else {
-                shard.failed(&fault);
+                shard.failed(&fault)
             }
+            false
         }
     }
 }
