@@ -219,17 +219,6 @@ fn the_log_in_json_is_an_object_a_line() {
 }
 
 #[test]
-fn what_cannot_be_read_as_a_request_has_its_line_too() {
-    let upstream = Upstream::start();
-    let gateway = Gateway::start(format!("{}{ROUTES}", upstream.table()));
-    let mut client = Connection::open(gateway.port);
-    client.send("GET /things/x HTTP/1.1\r\nHost: a\r\nbad name: 1\r\n\r\n");
-    assert_eq!(client.answer().status, 400);
-    eventually("its line", || gateway.log().contains("client=127.0.0.1 status=400 outcome=bad_request"));
-    assert!(gateway.metric("staunch_requests_total", &["route=\"\"", "outcome=\"bad_request\""]) > 0.5);
-}
-
-#[test]
 fn access_lines_can_be_kept_to_refusals_or_left_out() {
     for (access, expected) in [("refused", 1), ("off", 0)] {
         let upstream = Upstream::start();

@@ -73,10 +73,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let (request, keep_alive) = match self.read_request(wait).await {
             Ok(request) => request,
             Err(NoRequest::Over) => return Next::Close,
-            Err(NoRequest::Refused(failure)) => {
-                self.gateway.unread(&self.peer, Version::HTTP_11, &failure);
-                return self.refuse(&failure).await;
-            }
+            Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
         };
         let (version, head_only) = (request.version, request.method == http::Method::HEAD);
         // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.

@@ -153,6 +153,11 @@ impl Drop for Record {
     }
 }
 
+/// Such a host is refused, and its password is nothing for the log.
+fn without_user(host: &[u8]) -> &[u8] {
+    host.rsplit(|octet| *octet == b'@').next().unwrap_or_default()
+}
+
 /// The access line of what could not be read as a request: who sent it, and how it was answered.
 pub fn unread(client: IpAddr, failure: &Failure) -> Entry<'static> {
     Entry {
