@@ -157,6 +157,51 @@ def nginx(place, row):
     return "nginx", port, ["nginx", "-c", nginx_file(place, "nginx", port, http)]
 
 
+# What Staunch's answers carry, as far as nginx can: so that a row compares the same job too, and not only the same limit.
+FIELDS = 'add_header X-RateLimit-Limit 1 always; add_header X-RateLimit-Remaining 0 always; add_header X-RateLimit-Reset 1 always;'
+REFUSAL = (
+    '{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,'
+    '"detail":"Over the limit per-client; try again in 1 s.","violated-policies":["per-client"],"retry_after_ms":1000}'
+)
+
+
+def nginx_same_job(place, row):
+    """nginx with two limits, our forwarding fields, our answers' fields and our refusal's body; all of them constant."""
+    port = free_port()
+    rate, burst = ("1r/m", "") if row.refused else ("1000000r/s", "burst=100000 nodelay")
+    log = f"access_log {place.folder}/nginx-access.log;" if row.log else "access_log off;"
+    http = f"""{log}
+  limit_req_zone $binary_remote_addr zone=ip:10m rate={rate};
+  limit_req_zone $server_name zone=all:10m rate={rate};
+  upstream origin {{ server 127.0.0.1:{place.origin}; keepalive 128; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:PORT backlog=4096;
+    error_page 429 @refused;
+    location / {{
+      limit_req zone=ip {burst};
+      limit_req zone=all {burst};
+      limit_req_status 429;
+      {FIELDS}
+      proxy_pass http://origin;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $host;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_set_header X-Forwarded-Proto $scheme;
+      proxy_set_header X-Forwarded-Host $http_host;
+      proxy_set_header Via "1.1 nginx";
+      proxy_set_header X-Request-Id $request_id;
+    }}
+    location @refused {{
+      {FIELDS}
+      add_header Retry-After 1 always;
+      default_type application/problem+json;
+      return 429 '{REFUSAL}';
+    }}
+  }}"""
+    return "nginx, same job", port, ["nginx", "-c", nginx_file(place, "nginx-same", port, http)]
+
+
 def haproxy(place, row):
     port = free_port()
     most = 0 if row.refused else 1_000_000_000

@@ -73,10 +73,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let (request, keep_alive) = match self.read_request(wait).await {
             Ok(request) => request,
             Err(NoRequest::Over) => return Next::Close,
-            Err(NoRequest::Refused(failure)) => {
-                self.gateway.unread(&self.peer, Version::HTTP_11, &failure);
-                return self.refuse(&failure).await;
-            }
+            Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
         };
         let (version, head_only) = (request.version, request.method == http::Method::HEAD);
         // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.
@@ -97,7 +94,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
                 Ok(Some(head)) => return Poll::Ready(Ok(head)),
                 Ok(None) => {}
-                Err(error) => return Poll::Ready(Err(NoRequest::Refused(malformed(error)))),
+                Err(error) => return Poll::Ready(Err(NoRequest::Refused(unreadable(error)))),
             }
             let begun = !self.socket.input.borrow().is_empty();
             if !begun && self.drain.is_draining() {
@@ -185,6 +182,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     }
 
     async fn refuse(&self, failure: &Failure) -> Next {
+        self.gateway.record_unread(&self.peer, failure);
         let written = self.write_all(&failure.bytes()).await;
         if written.is_ok() { self.linger().await } else { Next::Close }
     }
@@ -248,10 +246,10 @@ fn too_slow(begun: bool) -> NoRequest {
     if begun { NoRequest::Refused(Failure::RequestTimeout) } else { NoRequest::Over }
 }
 
-fn malformed(error: HeadError) -> Failure {
+fn unreadable(error: HeadError) -> Failure {
     match error {
         HeadError::TooLarge => Failure::HeadersTooLarge,
-        HeadError::Malformed(why) => Failure::BadRequest(why.into()),
+        HeadError::Malformed(why) => bad(why),
     }
 }
 

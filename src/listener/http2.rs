@@ -57,7 +57,7 @@ where
                 Ok(request) => gateway.serve(&peer, request).await,
                 Err(why) => {
                     let failure = Failure::BadRequest(why.into());
-                    gateway.unread(&peer, http::Version::HTTP_2, &failure);
+                    gateway.record_unread(&peer, &failure);
                     let (parts, body) = failure.response().into_parts();
                     Response::new(parts.status, parts.headers, Body::from(body))
                 }

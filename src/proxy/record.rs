@@ -5,6 +5,7 @@ use super::service::Gateway;
 use crate::clock;
 use crate::limit::{Limit, Ruling};
 use crate::message::{Body, BodyError, Request, Response};
+use crate::respond::Failure;
 use crate::telemetry::access::{Entry, Requests};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{Outcome, Verdict};
@@ -157,7 +158,29 @@ fn without_user(host: &[u8]) -> &[u8] {
     host.rsplit(|octet| *octet == b'@').next().unwrap_or_default()
 }
 
-pub(super) fn proto(version: http::Version) -> &'static str {
+/// The access line of what could not be read as a request: who sent it, and how it was answered.
+pub fn unread(client: IpAddr, failure: &Failure) -> Entry<'static> {
+    Entry {
+        wall_us: clock::wall_us(),
+        client: client.to_canonical(),
+        method: "",
+        host: "",
+        path: "",
+        proto: "",
+        route: "",
+        status: failure.status().as_u16(),
+        outcome: failure.outcome(),
+        limit: None,
+        decision: None,
+        degraded: false,
+        duration_us: 0,
+        bytes_out: 0,
+        request_id: "",
+        upstream: "",
+    }
+}
+
+fn proto(version: http::Version) -> &'static str {
     match version {
         http::Version::HTTP_10 => "HTTP/1.0",
         http::Version::HTTP_11 => "HTTP/1.1",

@@ -128,29 +128,11 @@ impl Gateway {
         &self.unrouted
     }
 
-    /// Counts and logs what could not be read as a request. Nothing in it is believed, so the client is the peer.
-    pub fn unread(&self, peer: &Peer, version: http::Version, failure: &Failure) {
-        let outcome = failure.outcome();
-        self.unrouted.count(outcome, 0.0);
-        if self.in_force.borrow().snapshot.access.include(outcome) {
-            self.log(&Entry {
-                wall_us: clock::wall_us(),
-                client: peer.address.ip().to_canonical(),
-                method: "",
-                host: "",
-                path: "",
-                proto: record::proto(version),
-                route: "",
-                status: failure.status().as_u16(),
-                outcome,
-                limit: None,
-                decision: None,
-                degraded: false,
-                duration_us: 0,
-                bytes_out: 0,
-                request_id: "",
-                upstream: "",
-            });
+    /// Counts and logs what could not be read as a request, and how it was answered.
+    pub fn record_unread(&self, peer: &Peer, failure: &Failure) {
+        self.unrouted.count(failure.outcome(), 0.0);
+        if self.in_force.borrow().snapshot.access.include(failure.outcome()) {
+            self.log(&record::unread(peer.address.ip(), failure));
         }
     }
 
