@@ -5,13 +5,16 @@
 -- ARGV   time               µs since the epoch; 0: this node's clock, read once
 --        rules, then each   algorithm (1 fixed_window, 2 sliding_window_log, 3 sliding_window_counter, 4 token_bucket),
 --                           units, period, burst, enforced (1) or shadow (0)
---        groups to the end  operation, checks, then each check's: rule (from 1), cost; for give back also when it was charged
+--        groups to the end  operation, checks, then each check's: rule (from 1), cost; for give back also when it was charged;
+--                           for 5 also: units to lease, how long they are held, units given back, when those were charged
 --        operation          1 check: looks at all, and if every enforced one admits, charges all that admit
 --                           2 charge as much of the cost as fits   3 give back   4 look, and charge nothing
+--                           5 as 1, but first takes what is given back, and at last charges leases: of what then remains
+--                           at most an eighth
 -- Reply  whole numbers: the time, then four for each check:
---        flags              1 admitted + 2 charged
+--        flags              1 admitted + 2 charged + 4 for each unit leased
 --        remaining, reset   before it, waits counted from the time
---        last               admitted: the reset if it is charged; refused: the retry after, -1 for never;
+--        last               admitted: the reset if it is charged, lease and all; refused: the retry after, -1 for never;
 --                           for operation 2 the units charged, for 3 nothing (0)
 -- Units  times are µs; all are whole numbers to 2^53, in text on the way in.
 -- Expiry each write sets it, to when the state says no more than none would, rounded up to ms. What is not such a state
@@ -100,14 +103,42 @@ local function look(state, rule, cost)
   return admitted, left
 end
 
-local group_rules, group_costs, group_states = {}, {}, {}
+local LEASE_SHARE = 8
 
-local function check_group(count)
+-- Charges up to `wanted` units more, to be held for `hold`; `first` is where the check's four numbers begin.
+local function lease(state, rule, wanted, hold, first)
+  if wanted == 0 or rule.kind.list then return end
+  local left = rule.kind.look(state, rule, now, 0)
+  local share = (left - left % LEASE_SHARE) / LEASE_SHARE
+  local units = wanted < share and wanted or share
+  if rule.kind.lease then
+    units = rule.kind.lease(state, rule, now, wanted, hold, share)
+  elseif units > 0 then
+    rule.kind.charge(state, rule, now, units)
+  end
+  if units == 0 then return end
+  changed(state, rule)
+  local _, whole = rule.kind.look(state, rule, now, 0)
+  reply[first], reply[first + 3] = reply[first] + 4 * units, less(whole, now)
+end
+
+local function take_back(state, rule, units, charged_at)
+  if units > 0 and rule.kind.release(state, rule, now, units, charged_at) then changed(state, rule) end
+end
+
+local group_rules, group_costs, group_states = {}, {}, {}
+local group_leases, group_holds = {}, {}
+
+local function check_group(count, leasing)
   local flags, passes = size + 1, true
   for i = 1, count do
     local rule, cost = rules[tonumber(arguments[position])], tonumber(arguments[position + 1])
     local state = state_of(checks + i, rule)
-    position = position + 2
+    if leasing then
+      group_leases[i], group_holds[i] = tonumber(arguments[position + 2]), tonumber(arguments[position + 3])
+      take_back(state, rule, tonumber(arguments[position + 4]), tonumber(arguments[position + 5]))
+    end
+    position = position + (leasing and 6 or 2)
     group_rules[i], group_costs[i], group_states[i] = rule, cost, state
     if not look(state, rule, cost) and rule.enforced then passes = false end
   end
@@ -115,6 +146,7 @@ local function check_group(count)
     if reply[flags] == 1 then
       charge(group_states[i], group_rules[i], group_costs[i])
       reply[flags] = 3
+      if leasing then lease(group_states[i], group_rules[i], group_leases[i], group_holds[i], flags) end
     end
     flags = flags + 4
   end
@@ -142,8 +174,8 @@ end
 while position <= #arguments do
   local operation, count = arguments[position], tonumber(arguments[position + 1])
   position = position + 2
-  if operation == '1' then
-    check_group(count)
+  if operation == '1' or operation == '5' then
+    check_group(count, operation == '5')
   else
     single(operation)
   end

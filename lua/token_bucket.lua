@@ -44,6 +44,16 @@ local function token_bucket()
     keep(state, rule, at, used + cost, phase)
   end
 
+  function kind.lease(state, rule, now, wanted, hold, share)
+    local at, used, phase = bucket_at(state, rule, now)
+    local kept_out = less(multiply_divide_up(hold, rule.units, phase, rule.period), used)
+    local half = (share - share % 2) / 2
+    if kept_out > half then kept_out = half end
+    local units = wanted < share - kept_out and wanted or share - kept_out
+    if units > 0 then keep(state, rule, at, used + units + kept_out, phase) end
+    return units
+  end
+
   function kind.release(state, rule, now, cost, charged_at)
     local at, used, phase = bucket_at(state, rule, now)
     -- Nothing of a charge is left after a full bucket's refill.

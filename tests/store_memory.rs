@@ -28,7 +28,7 @@ impl Model {
             if decision.admitted {
                 charge(&mut charged, check, now);
             }
-            answers.push(Answer { decision, charged: decision.admitted, at_us: now });
+            answers.push(Answer::new(decision, decision.admitted, now));
         }
         if checks.iter().zip(&answers).all(|(check, answer)| answer.charged || !check.enforced) {
             self.states = charged;

@@ -6,9 +6,9 @@ mod support;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, Value};
-use staunch::algorithm::{Algorithm, LARGEST, Quota, State};
+use staunch::algorithm::{Algorithm, LARGEST, Lease, Quota, State};
 use staunch::store::redis::script::{self, Call, Told};
-use staunch::store::{Answer, Check, CounterKey};
+use staunch::store::{Answer, Ask, Check, CounterKey, Returned};
 use std::cell::{Cell, RefCell};
 use support::redis::RedisServer;
 
@@ -27,6 +27,9 @@ enum Step {
     },
     /// Each cost in thousandths of the limit (0: one unit), and whether it is enforced.
     Decide(Vec<(u64, bool)>),
+    /// A check with a lease: cost, units wanted, how long they are held (millionths of the period), and whether the last
+    /// charge of the limit goes back with it.
+    Lease(usize, [u64; 3], bool),
     ChargeUpTo(usize, u64),
     /// Gives back the charge made that many charges ago.
     GiveBack(usize),
@@ -40,6 +43,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => wait.prop_map(Step::Wait),
         3 => any::<bool>().prop_map(|early| Step::Promised { early }),
         8 => prop::collection::vec((cost.clone(), prop::bool::weighted(0.8)), 1..=3).prop_map(Step::Decide),
+        4 => (0_usize..3, cost.clone(), cost.clone(), 0_u64..2_000_000, any::<bool>())
+            .prop_map(|(key, cost, units, hold, back)| Step::Lease(key, [cost, units, hold], back)),
         1 => (0_usize..3, cost).prop_map(|(key, cost)| Step::ChargeUpTo(key, cost)),
         2 => (0_usize..4).prop_map(Step::GiveBack),
         1 => (0_usize..3, 500_u64..2000).prop_map(|(key, share)| Step::Reload(key, share)),
@@ -126,6 +131,7 @@ impl<'a> Twins<'a> {
                 }
             }
             Step::Decide(costs) => self.decide(costs),
+            Step::Lease(index, sizes, back) => self.lease(*index, *sizes, *back),
             Step::ChargeUpTo(index, cost) => self.charge_up_to(*index, *cost),
             Step::GiveBack(ago) => self.give_back(*ago),
             Step::Reload(index, share) => {
@@ -164,13 +170,50 @@ impl<'a> Twins<'a> {
             if let Some(wait) = decision.retry_after_us {
                 self.promised = Some(self.now + wait);
             }
-            let answer = Answer { decision: *decision, charged, at_us: self.now };
+            let answer = Answer::new(*decision, charged, self.now);
             wanted.push(Told { answer, charged: if charged { check.cost } else { 0 } });
         }
         let mut call = Call::new(PREFIX).at(self.now);
         call.decide(&checks);
         let told = self.run(call, &written);
         assert_eq!(told[..wanted.len()], wanted, "{checks:?} at {}", self.now);
+    }
+
+    fn lease(&mut self, index: usize, [cost, wanted, hold]: [u64; 3], takes_back: bool) {
+        let check = Check { cost: units(&self.limits[index], cost), ..self.limits[index] };
+        let lease = Lease { units: units(&check, wanted), hold_us: scale(check.quota.period_us, hold / 1000) };
+        let last = self.charges.iter().rev().find(|charge| takes_back && charge.0 == index);
+        let back = last.map_or(Returned::default(), |&(_, charged_at, units)| Returned { units, charged_at });
+        let (state, quota, now) = (&mut self.states[index], &check.quota, self.now);
+        let before = state.clone();
+        if back.units > 0 {
+            state.release(quota, now, back.units, back.charged_at);
+        }
+        let decision = state.decide(quota, now, check.cost);
+        let mut answer = Answer::new(decision, decision.admitted, now);
+        if decision.admitted {
+            state.charge(quota, now, check.cost);
+            answer.leased = state.lease(quota, now, lease);
+        }
+        if answer.leased > 0 {
+            let reset_us = state.decide(quota, now, 0).before.reset_us;
+            answer.lease_lasts_us = check.algorithm.lease_lasts_us(quota, answer.leased, reset_us);
+            assert!(check.algorithm.is_leased() && answer.leased <= decision.after.remaining / 8);
+        }
+        let kept = *state != before && state.whole_at(quota) > now;
+        let mut call = Call::new(PREFIX).at(now);
+        call.ask(&[Ask { check, lease, back }]);
+        let written = [index];
+        let mut told = self.run(call, if kept { &written } else { &[] })[0];
+        if answer.leased > 0 && check.algorithm == Algorithm::TokenBucket {
+            // The script tells the reset with the lease; without it is reckoned from two rounded waits.
+            let without = told.answer.decision.after.reset_us;
+            assert!(without.abs_diff(decision.after.reset_us) <= 1, "{without} {decision:?}");
+            told.answer.decision.after.reset_us = decision.after.reset_us;
+        }
+        let charged = if decision.admitted { check.cost } else { 0 };
+        assert_eq!(told, Told { answer, charged }, "{check:?} {lease:?} at {now}");
+        self.charges.extend((charged > 0).then_some((index, now, charged + answer.leased)));
     }
 
     fn charge_up_to(&mut self, index: usize, cost: u64) {

@@ -26,6 +26,14 @@ pub struct Quota {
     pub burst: u64,
 }
 
+impl Quota {
+    /// The time in which so many units of a bucket are refilled, rounded up.
+    #[must_use]
+    pub fn refill_us(&self, units: u64) -> u64 {
+        multiply_divide_up(units, self.period_us, 0, self.units)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     FixedWindow,
@@ -74,7 +82,28 @@ trait Transition {
     fn charge(&mut self, quota: &Quota, now: Micros, cost: u64);
     fn release(&mut self, quota: &Quota, now: Micros, cost: u64, charged_at: Micros);
     fn whole_at(&self, quota: &Quota) -> Micros;
+
+    /// Charges up to `lease.units` of the `share`, to be spent within `lease.hold_us`; tells how many.
+    fn lease(&mut self, quota: &Quota, now: Micros, lease: Lease, share: u64) -> u64 {
+        let units = lease.units.min(share);
+        if units > 0 {
+            self.charge(quota, now, units);
+        }
+        units
+    }
 }
+
+/// Units charged in advance, to be spent later by whoever asks for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lease {
+    /// How many are wanted.
+    pub units: u64,
+    /// How long they are to be held, at most.
+    pub hold_us: u64,
+}
+
+/// A lease takes no more than one part in so many of what remains: near the limit checks are exact again.
+pub const LEASE_SHARE: u64 = 8;
 
 /// One look at a counter.
 struct Look {
@@ -115,6 +144,37 @@ impl Algorithm {
         match self {
             Self::TokenBucket => quota.burst,
             Self::FixedWindow | Self::SlidingWindowLog | Self::SlidingWindowCounter => quota.units,
+        }
+    }
+
+    /// Whether units can be charged now and spent a little later without harm to the limit. A log would have to move them.
+    #[must_use]
+    pub const fn is_leased(self) -> bool {
+        match self {
+            Self::SlidingWindowLog => false,
+            Self::FixedWindow | Self::SlidingWindowCounter | Self::TokenBucket => true,
+        }
+    }
+
+    /// How long `units` charged in advance may be held: to the end of the window that they were charged in; of a bucket, until
+    /// it would be full but for them. `reset_us`: until the limit, so charged, is whole again.
+    #[must_use]
+    pub fn lease_lasts_us(self, quota: &Quota, units: u64, reset_us: u64) -> u64 {
+        match self {
+            Self::FixedWindow => reset_us,
+            Self::SlidingWindowLog => 0,
+            Self::SlidingWindowCounter => reset_us.saturating_sub(quota.period_us),
+            Self::TokenBucket => reset_us.saturating_sub(quota.refill_us(units)),
+        }
+    }
+
+    /// As charged when a lease is to be given back that was taken at `at` and lasts so long: never into a later window, and
+    /// of a bucket's nothing once it would have been full without it, for then it has flowed back by itself.
+    #[must_use]
+    pub fn lease_charged_at(self, quota: &Quota, at: Micros, lasts_us: u64) -> Micros {
+        match self {
+            Self::TokenBucket => later(at, lasts_us).saturating_sub(quota.refill_us(quota.burst)).max(1),
+            Self::FixedWindow | Self::SlidingWindowLog | Self::SlidingWindowCounter => at,
         }
     }
 
@@ -184,6 +244,15 @@ impl State {
         let fits = cost.min(self.transition().look(quota, now, 0).left);
         self.charge(quota, now, fits);
         fits
+    }
+
+    /// Charges units in advance, after the cost of the check that asks for them; tells how many.
+    pub fn lease(&mut self, quota: &Quota, now: Micros, lease: Lease) -> u64 {
+        if lease.units == 0 || !self.algorithm().is_leased() {
+            return 0;
+        }
+        let share = self.transition().look(quota, now, 0).left / LEASE_SHARE;
+        self.transition_mut().lease(quota, now, lease, share)
     }
 
     /// Gives back `cost` units that were charged at `charged_at`: never more than was charged, never into a later window.

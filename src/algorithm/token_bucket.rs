@@ -4,7 +4,7 @@
 //! rounded up. All integers, hence exact at every rate: refilling for t µs adds N·t to the phase and nothing is ever cut.
 //! Twin: `lua/token_bucket.lua`.
 
-use super::{Look, Quota, Transition, later, multiply_divide, multiply_divide_up};
+use super::{Lease, Look, Quota, Transition, later, multiply_divide, multiply_divide_up};
 use crate::clock::Micros;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -80,6 +80,19 @@ impl Transition for Bucket {
         } else {
             Self::default()
         };
+    }
+
+    /// While units are held the bucket may not fill up without them, or it would pour out more than its burst when they are
+    /// spent. So a full one is charged what flows in meanwhile, too; by the time the units are due it has come back.
+    fn lease(&mut self, quota: &Quota, now: Micros, lease: Lease, share: u64) -> u64 {
+        let bucket = self.at(quota, now);
+        let inflow = multiply_divide_up(lease.hold_us, quota.units, bucket.phase, quota.period_us);
+        let kept_out = inflow.saturating_sub(bucket.used).min(share / 2);
+        let units = lease.units.min(share - kept_out);
+        if units > 0 {
+            self.charge(quota, now, units + kept_out);
+        }
+        units
     }
 
     fn whole_at(&self, quota: &Quota) -> Micros {

@@ -104,10 +104,8 @@ fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[On
     let answered = if charge {
         memory.decide(&divided, now)
     } else {
-        let look = |check: &Check| Answer {
-            decision: memory.inspect(check.key, check.algorithm, &check.quota, now),
-            charged: false,
-            at_us: now,
+        let look = |check: &Check| {
+            Answer::new(memory.inspect(check.key, check.algorithm, &check.quota, now), false, now)
         };
         divided.iter().map(look).collect()
     };
@@ -149,7 +147,9 @@ fn give_back(store: &Rc<Store>, checks: &[Check], answers: &Answers) {
             && answer.charged
         {
             let (store, check, at_us) = (store.clone(), *check, answer.at_us);
-            tokio::task::spawn_local(async move { store.give_back(&check, at_us).await });
+            tokio::task::spawn_local(async move {
+                let _ = store.give_back(&check, at_us).await;
+            });
         }
     }
 }

@@ -86,7 +86,7 @@ impl Memory {
         }
         let answer = |look: &Look| {
             let charged = passes && look.decision.admitted;
-            Answer { decision: look.decision, charged, at_us: now }
+            Answer::new(look.decision, charged, now)
         };
         request.looks.iter().map(answer).collect()
     }
@@ -213,7 +213,7 @@ impl Memory {
             }
             decision
         };
-        Answer { decision, charged: decision.admitted, at_us: now }
+        Answer::new(decision, decision.admitted, now)
     }
 
     fn look(&self, locked: &mut Locked, request: &Request, check: &Check) -> Look {

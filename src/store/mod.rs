@@ -1,7 +1,7 @@
 //! Where counters live. A store runs the transitions of `algorithm` on keys, several at once, all or nothing;
 //! it knows no route, no policy and no client.
 
-use crate::algorithm::{Algorithm, Decision, Quota};
+use crate::algorithm::{Algorithm, Decision, Lease, Quota};
 use crate::clock::{self, Micros};
 use memory::Memory;
 use smallvec::SmallVec;
@@ -28,6 +28,39 @@ pub struct Check {
     pub enforced: bool,
 }
 
+/// A check, and what goes along with it for the gateway's local cache of the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    pub check: Check,
+    /// Units wanted beyond the cost; charged, as far as they go, if the request passes.
+    pub lease: Lease,
+    /// Units of an earlier lease that were not spent; taken back before anything else, whatever comes of the check.
+    pub back: Returned,
+}
+
+/// What is left of a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Returned {
+    pub units: u64,
+    /// By the clock of whoever holds the counter.
+    pub charged_at: Micros,
+}
+
+impl From<Check> for Ask {
+    /// The check alone.
+    fn from(check: Check) -> Self {
+        Self { check, lease: Lease::default(), back: Returned::default() }
+    }
+}
+
+impl Ask {
+    /// Whether anything goes along with the check.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.lease.units == 0 && self.back.units == 0
+    }
+}
+
 /// A store's answer to one check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
@@ -36,6 +69,18 @@ pub struct Answer {
     pub charged: bool,
     /// The holder's clock at the decision, needed to give back.
     pub at_us: Micros,
+    /// Units charged beyond the cost, for the asker to spend.
+    pub leased: u64,
+    /// How long they may be held, counted from the decision; never into a later window.
+    pub lease_lasts_us: u64,
+}
+
+impl Answer {
+    /// Without a lease.
+    #[must_use]
+    pub const fn new(decision: Decision, charged: bool, at_us: Micros) -> Self {
+        Self { decision, charged, at_us, leased: 0, lease_lasts_us: 0 }
+    }
 }
 
 /// Why a shard gave no answer. The kinds are those of the metric `staunch_store_errors_total`.
@@ -85,14 +130,29 @@ impl Store {
         }
     }
 
+    /// The same with leases. The memory store gives none: it is as near as a cache would be.
+    pub async fn ask(&self, asks: &[Ask]) -> Answers {
+        match self {
+            Self::Memory(_) => {
+                let checks: SmallVec<[Check; 4]> = asks.iter().map(|ask| ask.check).collect();
+                self.decide(&checks).await
+            }
+            Self::Redis { client, .. } => client.ask(asks).await,
+        }
+    }
+
     /// Gives back what was charged at `charged_at`, by the clock of whoever holds the counter. What cannot be given back
     /// (the shard is away) comes back by itself when the counter's window has passed; the store's metrics tell of it.
-    pub async fn give_back(&self, check: &Check, charged_at: Micros) {
+    ///
+    /// # Errors
+    /// When the shard did not take it.
+    pub async fn give_back(&self, check: &Check, charged_at: Micros) -> Result<(), StoreError> {
         match self {
-            Self::Memory(memory) => memory.give_back(check, charged_at, clock::now_us()),
-            Self::Redis { client, .. } => {
-                let _ = client.give_back(check, charged_at).await;
+            Self::Memory(memory) => {
+                memory.give_back(check, charged_at, clock::now_us());
+                Ok(())
             }
+            Self::Redis { client, .. } => client.give_back(check, charged_at).await,
         }
     }
 
@@ -137,6 +197,24 @@ impl Store {
         match self {
             Self::Memory(_) => 1,
             Self::Redis { shards, .. } => shards.gateways(),
+        }
+    }
+
+    /// How long a check may take in all.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        match self {
+            Self::Memory(_) => Duration::ZERO,
+            Self::Redis { shards, .. } => shards.timeout(),
+        }
+    }
+
+    /// Which shard holds a key.
+    #[must_use]
+    pub fn shard_of(&self, key: CounterKey) -> usize {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis { shards, .. } => shards.shard_of(key),
         }
     }
 

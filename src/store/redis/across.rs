@@ -3,9 +3,9 @@
 //! A request that is abandoned half way (its client has gone) may have been charged on one shard and refused on another,
 //! and nobody would be left to give that back. So an abandoned question gives back all it was granted, off the path.
 
-use super::batch::{Checks, Job, Reply};
+use super::batch::{Asks, Job, Reply};
 use super::lane::{Lane, Outcome};
-use crate::store::{Answer, Answers, Check, ErrorKind, StoreError};
+use crate::store::{Answer, Answers, Ask, Check, ErrorKind, StoreError};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ pub(super) struct Across {
 struct Group {
     home: usize,
     lane: Rc<Lane>,
-    checks: Checks,
+    asks: Asks,
     asked: Asked,
 }
 
@@ -34,15 +34,14 @@ enum Asked {
 
 impl Across {
     /// Asks every shard; `homes` names the shard of each check.
-    pub fn ask(lanes: &[Rc<Lane>], checks: &[Check], homes: &[usize]) -> Self {
+    pub fn ask(lanes: &[Rc<Lane>], asks: &[Ask], homes: &[usize]) -> Self {
         let mut across = Self::default();
         for (at, home) in homes.iter().enumerate() {
             if !homes[..at].contains(home) {
-                let checks: Checks =
-                    checks.iter().zip(homes).filter(|(_, at)| *at == home).map(|(check, _)| *check).collect();
+                let asks: Asks = asks.iter().zip(homes).filter(|(_, at)| *at == home).map(|(ask, _)| *ask).collect();
                 let lane = lanes[*home].clone();
-                let asked = Asked::Pending(lane.ask(Job::Decide(checks.clone())));
-                across.groups.push(Group { home: *home, lane, checks, asked });
+                let asked = Asked::Pending(lane.ask(Job::Decide(asks.clone())));
+                across.groups.push(Group { home: *home, lane, asks, asked });
             }
         }
         across
@@ -80,11 +79,12 @@ impl Group {
     }
 
     fn give_back(&self) {
-        for (nth, check) in self.checks.iter().enumerate() {
+        for (nth, ask) in self.asks.iter().enumerate() {
             if let Some(Ok(answer)) = self.answer(nth)
                 && answer.charged
             {
-                drop(self.lane.ask(Job::GiveBack { check: *check, charged_at: answer.at_us }));
+                let check = Check { cost: ask.check.cost + answer.leased, ..ask.check };
+                drop(self.lane.ask(Job::GiveBack { check, charged_at: answer.at_us }));
             }
         }
     }

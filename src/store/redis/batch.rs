@@ -6,19 +6,20 @@ use super::fault::Fault;
 use super::script::{CHECKS_MAX, Told};
 use crate::algorithm::Decision;
 use crate::clock::Micros;
-use crate::store::{Answer, Check, StoreError};
+use crate::store::{Answer, Ask, Check, StoreError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// The checks of one request on one shard: all or nothing.
-pub(super) type Checks = SmallVec<[Check; 4]>;
+pub(super) type Asks = SmallVec<[Ask; 4]>;
 
 /// One group of a call.
+#[allow(clippy::large_enum_variant, reason = "nearly every job is of the large kind")]
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Job {
-    Decide(Checks),
+    Decide(Asks),
     GiveBack {
         check: Check,
         charged_at: Micros,
@@ -31,7 +32,7 @@ pub(super) enum Job {
 impl Job {
     fn checks(&self) -> usize {
         match self {
-            Self::Decide(checks) => checks.len(),
+            Self::Decide(asks) => asks.len(),
             Self::GiveBack { .. } | Self::ChargeUpTo(_) | Self::Inspect(_) => 1,
         }
     }

@@ -11,7 +11,7 @@ pub(super) fn encode<'a, 'j>(prefix: &'a str, jobs: impl Iterator<Item = &'j Job
     let mut call = Call::new(prefix);
     for job in jobs {
         match job {
-            Job::Decide(checks) => call.decide(checks),
+            Job::Decide(asks) => call.ask(asks),
             Job::GiveBack { check, charged_at } => call.give_back(check, *charged_at),
             Job::ChargeUpTo(check) => call.charge_up_to(check),
             Job::Inspect(check) => call.inspect(check),

@@ -5,7 +5,7 @@
 //! Beside the checks run the heartbeat and the probes (`watch`). A check ends within the timeout; what may have been applied
 //! is never sent again, and the caller is told so.
 
-use super::{Answers, Check, CounterKey, ErrorKind, StoreError};
+use super::{Answers, Ask, Check, CounterKey, ErrorKind, StoreError};
 use crate::algorithm::{Algorithm, Decision, Quota};
 use crate::clock::Micros;
 use crate::units::Secret;
@@ -162,6 +162,12 @@ impl Shards {
         self.list[shard].debts.owe(check);
     }
 
+    /// How long a check may take in all.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
     /// When a shard that is away is asked again, at the latest.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
@@ -218,24 +224,30 @@ impl Client {
 
     /// One call per shard, all at the same time; each shard's group is all or nothing. Ends within the timeout.
     pub async fn decide(&self, checks: &[Check]) -> Answers {
-        let homes: SmallVec<[usize; 4]> = checks.iter().map(|check| self.shards.shard_of(check.key)).collect();
+        let asks: SmallVec<[Ask; 4]> = checks.iter().map(|check| Ask::from(*check)).collect();
+        self.ask(&asks).await
+    }
+
+    /// The same with leases. What comes back with a check is taken even where its group is refused.
+    pub async fn ask(&self, asks: &[Ask]) -> Answers {
+        let homes: SmallVec<[usize; 4]> = asks.iter().map(|ask| self.shards.shard_of(ask.check.key)).collect();
         let Some(first) = homes.first() else { return Answers::new() };
         if homes.iter().all(|home| home == first) {
-            let asked = self.lanes[*first].ask(Job::Decide(checks.into()));
-            return spread(answer(asked, *first).await, checks.len());
+            let asked = self.lanes[*first].ask(Job::Decide(asks.into()));
+            return spread(answer(asked, *first).await, asks.len());
         }
         // In a box: what waits for several shards is large, and its room would be part of every idle connection.
-        Box::pin(Across::ask(&self.lanes, checks, &homes).answers(&homes)).await
+        Box::pin(Across::ask(&self.lanes, asks, &homes).answers(&homes)).await
     }
 
     /// Gives back what was charged at `charged_at` (the shard's clock).
     pub async fn give_back(&self, check: &Check, charged_at: Micros) -> Result<(), StoreError> {
-        self.ask(check.key, Job::GiveBack { check: *check, charged_at }).await.map(|_| ())
+        self.job(check.key, Job::GiveBack { check: *check, charged_at }).await.map(|_| ())
     }
 
     /// Charges as much of the check's cost as fits.
     pub async fn charge_up_to(&self, check: &Check) -> Result<u64, StoreError> {
-        match self.ask(check.key, Job::ChargeUpTo(*check)).await? {
+        match self.job(check.key, Job::ChargeUpTo(*check)).await? {
             Reply::Charged(units) => Ok(units),
             _ => Err(self.confused(check.key)),
         }
@@ -244,7 +256,7 @@ impl Client {
     /// Looks at one counter without charging it.
     pub async fn inspect(&self, key: CounterKey, algorithm: Algorithm, quota: &Quota) -> Result<Decision, StoreError> {
         let check = Check { key, algorithm, quota: *quota, cost: 1, enforced: true };
-        match self.ask(key, Job::Inspect(check)).await? {
+        match self.job(key, Job::Inspect(check)).await? {
             Reply::Inspected(decision) => Ok(decision),
             _ => Err(self.confused(key)),
         }
@@ -258,7 +270,7 @@ impl Client {
         Ok(deleted > 0)
     }
 
-    async fn ask(&self, key: CounterKey, job: Job) -> Outcome {
+    async fn job(&self, key: CounterKey, job: Job) -> Outcome {
         let shard = self.shards.shard_of(key);
         answer(self.lanes[shard].ask(job), shard).await
     }

@@ -5,7 +5,7 @@
 
 use crate::algorithm::{Algorithm, Decision, Quota, Standing};
 use crate::clock::Micros;
-use crate::store::{Answer, Check, CounterKey};
+use crate::store::{Answer, Ask, Check, CounterKey};
 use redis::{Cmd, Script, Value};
 use std::sync::LazyLock;
 
@@ -80,6 +80,8 @@ struct Rule {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     operation: Operation,
+    algorithm: Algorithm,
+    quota: Quota,
     cost: u64,
 }
 
@@ -89,6 +91,8 @@ enum Operation {
     ChargeUpTo = 2,
     GiveBack = 3,
     Inspect = 4,
+    /// `Decide`, with what goes along with each check.
+    Lease = 5,
 }
 
 /// The node's answer to one check. For `charge_up_to` and `give_back` the decision is the limit's standing before it.
@@ -136,6 +140,18 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// The same with leases, and with what is given back.
+    pub fn ask(&mut self, asks: &[Ask]) {
+        let operation = if asks.iter().all(Ask::is_plain) { Operation::Decide } else { Operation::Lease };
+        self.open(operation, asks.len() as u64);
+        for Ask { check, lease, back } in asks {
+            self.push(operation, check);
+            if operation == Operation::Lease {
+                self.groups.extend([lease.units, lease.hold_us, back.units, back.charged_at]);
+            }
+        }
+    }
+
     pub fn charge_up_to(&mut self, check: &Check) {
         self.open(Operation::ChargeUpTo, 1);
         self.push(Operation::ChargeUpTo, check);
@@ -165,7 +181,7 @@ impl<'a> Call<'a> {
         });
         self.groups.extend([index as u64 + 1, check.cost]);
         self.keys.push(check.key);
-        self.asked.push(Asked { operation, cost: check.cost });
+        self.asked.push(Asked { operation, algorithm: check.algorithm, quota: check.quota, cost: check.cost });
     }
 
     /// The call as one command.
@@ -211,20 +227,38 @@ impl Asked {
     fn read(self, at_us: Micros, row: &[Value]) -> Result<Told, Malformed> {
         let [flags, remaining, reset, last] = row else { return Err(Malformed) };
         let (flags, before) = (whole(flags)?, Standing { remaining: whole(remaining)?, reset_us: whole(reset)? });
-        let (admitted, charged) = (flags & 1 == 1, flags & 2 == 2);
-        let mut decision = Decision { admitted, before, after: before, retry_after_us: None };
+        let (admitted, charged, leased) = (flags & 1 == 1, flags & 2 == 2, flags >> 2);
+        let mut answer =
+            Answer::new(Decision { admitted, before, after: before, retry_after_us: None }, charged, at_us);
         let mut units = 0;
         match self.operation {
-            Operation::Decide | Operation::Inspect if admitted => {
+            Operation::Decide | Operation::Lease | Operation::Inspect if admitted => {
                 let remaining = before.remaining.checked_sub(self.cost).ok_or(Malformed)?;
-                decision.after = Standing { remaining, reset_us: whole(last)? };
+                let reset_us = whole(last)?;
+                answer.decision.after = Standing { remaining, reset_us };
                 units = if charged { self.cost } else { 0 };
+                if leased > 0 {
+                    answer.leased = leased;
+                    answer.lease_lasts_us = self.algorithm.lease_lasts_us(&self.quota, leased, reset_us);
+                    answer.decision.after.reset_us = self.reset_without_lease(before.reset_us, reset_us);
+                }
             }
-            Operation::Decide | Operation::Inspect => decision.retry_after_us = whole(last).ok(),
+            Operation::Decide | Operation::Lease | Operation::Inspect => {
+                answer.decision.retry_after_us = whole(last).ok();
+            }
             Operation::ChargeUpTo => units = whole(last)?,
             Operation::GiveBack => {}
         }
-        Ok(Told { answer: Answer { decision, charged, at_us }, charged: units })
+        Ok(Told { answer, charged: units })
+    }
+
+    /// What the client is told counts only what was used. A window ends when it ends; a bucket refills by the unit.
+    fn reset_without_lease(self, before_us: u64, with_lease_us: u64) -> u64 {
+        if self.algorithm == Algorithm::TokenBucket {
+            with_lease_us.min(before_us.saturating_add(self.quota.refill_us(self.cost)))
+        } else {
+            with_lease_us
+        }
     }
 }
 
