@@ -5,10 +5,12 @@
 //! microsecond a decision, so the system's clock is not measured.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use staunch::algorithm::{Algorithm, Quota};
+use staunch::algorithm::{Algorithm, Decision, Quota, Standing};
+use staunch::limit::hot::{Attempt, Hot, Patience, Word};
 use staunch::store::memory::Memory;
-use staunch::store::{Check, CounterKey};
+use staunch::store::{Answer, Check, CounterKey};
 use std::hint::black_box;
+use std::time::Duration;
 
 const START_US: u64 = 1_800_000_000_000_000;
 
@@ -81,9 +83,34 @@ fn cold(criterion: &mut Criterion) {
     }
 }
 
+/// Answers of the cache in front of Redis: a lease in hand, and a remembered refusal.
+fn hot(criterion: &mut Criterion) {
+    let hour_us = 3_600_000_000;
+    for admitted in [true, false] {
+        let hot = Hot::new(Duration::from_hours(1), 1000).expect("a ttl");
+        let mut check = check(Algorithm::SlidingWindowCounter, 1);
+        check.quota.period_us = hour_us;
+        let Attempt::Ask(words) = hot.attempt(&[check], &Patience::default(), START_US) else { panic!("it is cold") };
+        let Word::Ask(leaving) = words[0] else { panic!("it is asked") };
+        let standing = Standing { remaining: 1 << 40, reset_us: 2 * hour_us };
+        let retry_after_us = (!admitted).then_some(hour_us);
+        let decision = Decision { admitted, before: standing, after: standing, retry_after_us };
+        let (leased, lease_lasts_us) = if admitted { (1 << 39, hour_us) } else { (0, 0) };
+        let answer = Answer { leased, lease_lasts_us, ..Answer::new(decision, admitted, START_US) };
+        hot.land(&check, &leaving, &Ok(answer), START_US);
+        let name = if admitted { "a lease" } else { "a remembered refusal" };
+        criterion.bench_function(&format!("SlidingWindowCounter/{name}"), |bencher| {
+            bencher.iter(|| match hot.attempt(black_box(&[check]), &Patience::default(), START_US + 1) {
+                Attempt::Answered(settled) => assert_eq!(settled.passes, admitted),
+                other => panic!("{other:?}"),
+            });
+        });
+    }
+}
+
 criterion_group! {
     name = decide;
-    config = Criterion::default().measurement_time(std::time::Duration::from_secs(2)).warm_up_time(std::time::Duration::from_secs(1));
-    targets = warm, eight_limits, refused, cold
+    config = Criterion::default().measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_secs(1));
+    targets = warm, eight_limits, refused, cold, hot
 }
 criterion_main!(decide);

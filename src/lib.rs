@@ -8,7 +8,10 @@
 //! normalise  the path, once, for matching and for forwarding              route/path.rs
 //! route      host, path, method, headers → the route                      route/
 //! identify   each limit's key from the request                            identify/
-//! decide     all limits together → one outcome                            limit/ → store/ → algorithm/
+//! decide     all limits together → one outcome                            limit/
+//!              1 a lease or a remembered refusal answers at once            limit/hot/
+//!              2 the rest goes to the store in one call                     store/ → algorithm/
+//!              3 a shard down: the policy's failure action                  limit/failure.rs
 //! respond    refuse, or …                                                 respond/
 //! forward    … pick an endpoint, send, stream back                        upstream/
 //! annotate   the fields of the decision on whatever answer goes out       respond/fields.rs

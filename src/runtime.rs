@@ -1,7 +1,8 @@
-//! One single-threaded runtime per core, each with its own listening sockets, connections and policy. Cores share nothing
-//! that a request would wait for; the control thread tells them what to do, one order after the other.
+//! One single-threaded runtime per core, each with its own listening sockets, connections and policy. Cores share the
+//! counters in memory and the cache of hot keys, under many short locks, and nothing else that a request would wait for; the control thread tells them what to do, one order after the other.
 
 use crate::limit::Limiter;
+use crate::limit::hot::Hot;
 use crate::listener::drain::Drain;
 use crate::listener::{Listener, Settings};
 use crate::proxy::{Gateway, Snapshot};
@@ -32,6 +33,8 @@ const MAX_ORDERS: usize = 64;
 pub struct Policy {
     pub snapshot: Arc<Snapshot>,
     pub store: Counters,
+    /// In front of the store, one for all cores.
+    pub hot: Option<Arc<Hot>>,
 }
 
 /// What all cores share of a store; each makes its own `Store` of it.
@@ -190,7 +193,7 @@ struct Serving {
 impl Serving {
     fn new(policy: Policy, top: Arc<Top>) -> Self {
         let store = Rc::new(policy.store.open());
-        let gateway = Gateway::new(policy.snapshot, Limiter::new(store.clone(), top.clone()));
+        let gateway = Gateway::new(policy.snapshot, Limiter::new(store.clone(), policy.hot, top.clone()));
         let drain = Rc::default();
         Self { gateway, drain, listeners: HashMap::new(), counters: policy.store, store, top }
     }
@@ -232,7 +235,7 @@ impl Serving {
             self.store = Rc::new(policy.store.open());
             self.counters = policy.store;
         }
-        self.gateway.replace(policy.snapshot, Limiter::new(self.store.clone(), self.top.clone()));
+        self.gateway.replace(policy.snapshot, Limiter::new(self.store.clone(), policy.hot, self.top.clone()));
     }
 
     fn drain(&mut self, done: oneshot::Sender<()>) {

@@ -5,10 +5,12 @@ use crate::admin::status::{
     Configuration, Endpoint, Limit as LimitStatus, Listener, RejectedReload, Shard, Store, Upstream,
 };
 use crate::admin::{Control, ControlError, Counter, CounterView, Readiness, Status};
+use crate::algorithm::{Decision, Quota};
 use crate::clock;
 use crate::lifecycle::Phase;
+use crate::limit::hot::Hot;
 use crate::limit::{Allowance, Limit};
-use crate::store::CounterKey;
+use crate::store::{CounterKey, StoreError};
 use crate::telemetry::timestamp;
 use crate::telemetry::top::{Refused, Top};
 use crate::units::{Secret, rate_text};
@@ -59,15 +61,20 @@ impl Control for Rc<App> {
             }
             Allowance::Nothing { .. } => return Ok(found.view(0, 0, 0)),
         };
-        let seen = found.store.inspect(found.key, found.limit.algorithm, &quota).await;
-        let decision = seen.map_err(|error| unavailable(error.kind))?;
+        let (decision, held) = found.inspect(&quota).await.map_err(|error| unavailable(error.kind))?;
         let capacity = found.limit.algorithm.capacity(&quota);
-        Ok(found.view(capacity, decision.before.remaining, decision.before.reset_us))
+        let remaining = (decision.before.remaining + held).min(capacity);
+        Ok(found.view(capacity, remaining, decision.before.reset_us))
     }
 
     async fn reset(&self, counter: &Counter) -> Result<(), ControlError> {
         let found = self.find(counter)?;
-        found.store.reset(found.key).await.map(|_| ()).map_err(|error| unavailable(error.kind))
+        // What is held of it goes with it: before, so that nothing of it outlives the counter; after, what came meanwhile.
+        let forget = || found.hot.iter().for_each(|hot| hot.forget(found.key, clock::now_us()));
+        forget();
+        let reset = found.store.reset(found.key).await;
+        forget();
+        reset.map(|_| ()).map_err(|error| unavailable(error.kind))
     }
 }
 
@@ -77,10 +84,29 @@ struct Found {
     key: CounterKey,
     allowance: Allowance,
     store: crate::store::Store,
+    hot: Option<Arc<Hot>>,
     shard: Option<String>,
 }
 
+/// How often a counter is read again because units were on their way meanwhile.
+const READS_MAX: u32 = 20;
+
 impl Found {
+    /// The counter, and what this gateway holds of it: that is charged there, and not used.
+    async fn inspect(&self, quota: &Quota) -> Result<(Decision, u64), StoreError> {
+        let holds = || self.hot.as_ref().map_or(Some(0), |hot| hot.holds(self.key));
+        let mut reads = 0;
+        loop {
+            let before = holds();
+            let decision = self.store.inspect(self.key, self.limit.algorithm, quota).await?;
+            let after = holds();
+            reads += 1;
+            if (before.is_some() && before == after) || reads == READS_MAX {
+                return Ok((decision, after.unwrap_or(0)));
+            }
+        }
+    }
+
     fn view(&self, capacity: u64, remaining: u64, reset_us: u64) -> CounterView {
         CounterView {
             policy: self.limit.policy.to_string(),
@@ -110,7 +136,7 @@ impl App {
         let counters = state.store.counters();
         let key = CounterKey(digest);
         let shard = counters.shards().map(|shards| shards.name_of(shards.shard_of(key)).to_owned());
-        Ok(Found { limit, key, allowance, store: counters.open(), shard })
+        Ok(Found { limit, key, allowance, store: counters.open(), hot: state.hot.clone(), shard })
     }
 }
 

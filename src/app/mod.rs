@@ -12,6 +12,7 @@ use crate::config::load;
 use crate::config::model::{self, Config};
 use crate::config::problem::Problems;
 use crate::lifecycle::Lifecycle;
+use crate::limit::hot::Hot;
 use crate::runtime::{Core, Policy};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{self, Reload};
@@ -20,6 +21,7 @@ use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Tended;
 
@@ -82,6 +84,8 @@ struct State {
     compiled: Compiled,
     compiler: Compiler,
     store: Tended,
+    /// In front of the store.
+    hot: Option<Arc<Hot>>,
     listeners: Listeners,
     /// Of the file in force.
     hash: String,
@@ -129,7 +133,8 @@ impl App {
         let listeners = Listeners::default();
         let bound = listeners.bind_new(&config, cores).map_err(StartError::Run)?;
         let store = Tended::new(&config.store);
-        let policy = Policy { snapshot: compiled.snapshot.clone(), store: store.counters().clone() };
+        let hot = store::cache(&config);
+        let policy = Policy { snapshot: compiled.snapshot.clone(), store: store.counters().clone(), hot: hot.clone() };
         let cores =
             start_cores(cores, &policy).map_err(|error| StartError::Run(format!("cannot start a core: {error}")))?;
         let app = Rc::new(Self {
@@ -143,6 +148,7 @@ impl App {
                 compiled,
                 compiler,
                 store,
+                hot,
                 listeners,
                 tried: hash.clone(),
                 hash,
@@ -176,6 +182,7 @@ impl App {
             tokio::time::sleep(SWEEP_EVERY).await;
             let memory = self.state.borrow().store.counters().memory().clone();
             memory.sweep(clock::now_us(), SWEEP_BUDGET);
+            store::sweep(self.state.borrow().hot.as_ref());
             let before = std::mem::replace(&mut evicted, memory.evicted_live());
             metrics::keys_in_memory(memory.len(), evicted - before);
             if evicted > said && clock::now() >= say_at {
@@ -232,20 +239,26 @@ impl App {
 
     async fn try_reload(self: &Rc<Self>) -> Result<(), String> {
         let (config, hash) = self.source.load().map_err(|problems| problems.to_string())?;
-        let (policy, bound) = {
+        let (compiled, bound) = {
             let mut state = self.state.borrow_mut();
-            let compiled = state.compiler.compile(&config)?;
-            let bound = state.listeners.bind_new(&config, self.cores.len())?;
+            (state.compiler.compile(&config)?, state.listeners.bind_new(&config, self.cores.len())?)
+        };
+        // Leases go back before the change: they were taken under the limits and the shards of before.
+        self.release().await;
+        let policy = {
+            let mut state = self.state.borrow_mut();
             let before = state.config.store.clone();
             state.store.change(&before, &config.store);
-            let policy = Policy { snapshot: compiled.snapshot.clone(), store: state.store.counters().clone() };
+            state.hot = store::cache(&config);
+            let (store, hot) = (state.store.counters().clone(), state.hot.clone());
+            let policy = Policy { snapshot: compiled.snapshot.clone(), store, hot };
             state.compiled = compiled;
             state.config = config;
             state.tried.clone_from(&hash);
             state.hash = hash;
             state.loaded_at_us = clock::wall_us();
             state.rejected = None;
-            (policy, bound)
+            policy
         };
         log::change(log_settings(&self.state.borrow().config.log, &self.overrides));
         for core in &self.cores {
@@ -255,11 +268,20 @@ impl App {
         Ok(())
     }
 
+    async fn release(&self) {
+        let (hot, counters) = {
+            let state = self.state.borrow();
+            (state.hot.clone(), state.store.counters().clone())
+        };
+        store::release(hot, &counters).await;
+    }
+
     /// Finishes what is in flight, for at most so long; then ends the cores.
     pub async fn drain(&self, at_most: Duration) {
         self.lifecycle.draining();
         tracing::info!("draining");
         let drained = async {
+            self.release().await;
             let mut draining = Vec::with_capacity(self.cores.len());
             for core in &self.cores {
                 draining.push(core.drain().await);
@@ -267,6 +289,8 @@ impl App {
             for drained in draining {
                 let _ = drained.await;
             }
+            // What the last requests did not use.
+            self.release().await;
         };
         if tokio::time::timeout(at_most, drained).await.is_err() {
             tracing::warn!("the time to drain is over; closing what is still open");

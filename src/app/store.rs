@@ -1,10 +1,13 @@
-//! The store of the configuration in force, and what tends it. Counters survive a reload: memory is kept, and shards are made
+//! The store of the configuration in force, the cache in front of it, and what tends them. Counters survive a reload: memory is kept, and shards are made
 //! anew only when their settings changed.
 
+use crate::clock;
 use crate::config::model::{self, Backend};
+use crate::limit::hot::{self, Hot};
 use crate::runtime::Counters;
 use crate::store::memory::Memory;
 use crate::store::redis::{Node, Settings, Shards};
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
@@ -75,5 +78,27 @@ fn settings(redis: &model::Redis, key_prefix: &str) -> Settings {
         failures: redis.breaker.failures,
         retry_after: redis.breaker.retry_after,
         key_prefix: key_prefix.to_owned(),
+    }
+}
+
+/// The cache in front of the store; none where it is off, or where the store is in this process anyway.
+pub fn cache(config: &model::Config) -> Option<Arc<Hot>> {
+    match config.store.backend {
+        Backend::Memory => None,
+        Backend::Redis(_) => Hot::new(config.hot_keys.ttl, config.hot_keys.capacity).map(Arc::new),
+    }
+}
+
+/// Gives back all that the cache holds. From then on every check goes to the store.
+pub async fn release(hot: Option<Arc<Hot>>, counters: &Counters) {
+    if let Some(hot) = hot {
+        hot::release(&hot, &Rc::new(counters.open())).await;
+    }
+}
+
+/// Forgets keys that nobody asks for any longer.
+pub fn sweep(hot: Option<&Arc<Hot>>) {
+    if let Some(hot) = hot {
+        hot.sweep(clock::now_us());
     }
 }

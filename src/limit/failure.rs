@@ -4,17 +4,19 @@
 //! shard and charged there when it returns, unless the shard may have charged it already.
 
 use super::OnFailure;
+use super::hot::Hot;
 use crate::algorithm::Decision;
 use crate::clock;
 use crate::store::{Answer, Answers, Check, Store, StoreError};
 use crate::telemetry::metrics::Source;
 use smallvec::SmallVec;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What one check came to.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Seen {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
     Decided {
         decision: Decision,
         source: Source,
@@ -23,10 +25,12 @@ pub(super) enum Seen {
     Uncounted,
     /// Not let through, for want of a counter.
     Closed,
+    /// Another limit's remembered refusal was enough.
+    Unasked,
 }
 
 #[derive(Debug)]
-pub(super) struct Settled {
+pub struct Settled {
     /// In the order of the checks.
     pub seen: SmallVec<[Seen; 4]>,
     /// Every enforced limit admits the request.
@@ -43,27 +47,77 @@ impl Default for Settled {
     }
 }
 
-/// Asks the store, and settles what it could not answer.
-pub(super) async fn settle(store: &Rc<Store>, checks: &[Check], modes: impl Iterator<Item = OnFailure>) -> Settled {
-    let answers = store.decide(checks).await;
-    if answers.iter().all(Result::is_ok) {
-        return all_answered(store, checks, &answers);
+impl Settled {
+    /// Who answered the request: the farthest that had to be asked.
+    pub(super) fn source(&self) -> Source {
+        let has =
+            |source| self.seen.iter().any(|seen| matches!(seen, Seen::Decided { source: by, .. } if *by == source));
+        if self.degraded {
+            return Source::Local;
+        }
+        let cached = [Source::Store, Source::DenialCache, Source::Lease].into_iter().find(|source| has(*source));
+        cached.unwrap_or(Source::Store)
+    }
+}
+
+/// The answers to a request's checks, and whom each is from.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    pub answers: Answers,
+    pub sources: SmallVec<[Source; 4]>,
+}
+
+impl Replies {
+    pub fn of_store(answers: Answers) -> Self {
+        let sources = SmallVec::from_elem(Source::Store, answers.len());
+        Self { answers, sources }
+    }
+}
+
+/// Makes one of the answers, and settles what the store could not answer. What the store charged for a request that does
+/// not pass goes back to it.
+pub(super) fn settle(
+    store: &Rc<Store>,
+    checks: &[Check],
+    replies: &Replies,
+    modes: impl Iterator<Item = OnFailure>,
+) -> Settled {
+    let settled = merge(store, checks, replies, modes);
+    if !settled.passes {
+        give_back(store, None, checks, replies);
+    }
+    settled
+}
+
+/// The same behind a cache, which remembers refusals.
+pub(super) fn settle_cached(
+    store: &Rc<Store>,
+    hot: &Arc<Hot>,
+    checks: &[Check],
+    replies: &Replies,
+    modes: impl Iterator<Item = OnFailure>,
+) -> Settled {
+    let settled = merge(store, checks, replies, modes);
+    if !settled.passes {
+        give_back(store, Some(hot), checks, replies);
+    }
+    settled
+}
+
+fn merge(store: &Store, checks: &[Check], replies: &Replies, modes: impl Iterator<Item = OnFailure>) -> Settled {
+    if replies.answers.iter().all(Result::is_ok) {
+        let passes = admits_all(checks, &replies.answers);
+        let decided =
+            |(answer, source): (&Answer, &Source)| Seen::Decided { decision: answer.decision, source: *source };
+        let seen = replies.answers.iter().flatten().zip(&replies.sources).map(decided).collect();
+        return Settled { seen, passes, closed: None, degraded: false };
     }
     let modes: SmallVec<[OnFailure; 4]> = modes.collect();
-    partly_answered(store, checks, &answers, &modes)
+    partly_answered(store, checks, replies, &modes)
 }
 
-fn all_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers) -> Settled {
-    let passes = admits_all(checks, answers);
-    if !passes {
-        give_back(store, checks, answers);
-    }
-    let seen =
-        answers.iter().flatten().map(|answer| Seen::Decided { decision: answer.decision, source: Source::Store });
-    Settled { seen: seen.collect(), passes, closed: None, degraded: false }
-}
-
-fn partly_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers, modes: &[OnFailure]) -> Settled {
+fn partly_answered(store: &Store, checks: &[Check], replies: &Replies, modes: &[OnFailure]) -> Settled {
+    let answers = &replies.answers;
     let mut passes = admits_all(checks, answers);
     let failed_closed =
         (0..checks.len()).any(|i| answers[i].is_err() && modes[i] == OnFailure::Closed && checks[i].enforced);
@@ -74,11 +128,10 @@ fn partly_answered(store: &Rc<Store>, checks: &[Check], answers: &Answers, modes
     if passes {
         owe(store, checks, answers, &local);
     } else {
-        give_back(store, checks, answers);
         local.iter().flatten().for_each(|(check, answer)| take_back(store, check, answer));
     }
     let seen = (0..checks.len()).map(|i| match (&answers[i], &local[i], modes[i]) {
-        (Ok(answer), _, _) => Seen::Decided { decision: answer.decision, source: Source::Store },
+        (Ok(answer), _, _) => Seen::Decided { decision: answer.decision, source: replies.sources[i] },
         (Err(_), Some((_, answer)), _) => Seen::Decided { decision: answer.decision, source: Source::Local },
         (Err(_), None, OnFailure::Closed) if checks[i].enforced => Seen::Closed,
         (Err(_), None, _) => Seen::Uncounted,
@@ -104,9 +157,8 @@ fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[On
     let answered = if charge {
         memory.decide(&divided, now)
     } else {
-        let look = |check: &Check| {
-            Answer::new(memory.inspect(check.key, check.algorithm, &check.quota, now), false, now)
-        };
+        let look =
+            |check: &Check| Answer::new(memory.inspect(check.key, check.algorithm, &check.quota, now), false, now);
         divided.iter().map(look).collect()
     };
     let mut answered = divided.into_iter().zip(answered);
@@ -140,15 +192,19 @@ fn take_back(store: &Store, check: &Check, answer: &Answer) {
     }
 }
 
-/// Off the request's path: nobody is admitted wrongly meanwhile, only perhaps refused.
-fn give_back(store: &Rc<Store>, checks: &[Check], answers: &Answers) {
-    for (check, answer) in checks.iter().zip(answers) {
+/// What the store charged, off the request's path: nobody is admitted wrongly meanwhile, only perhaps refused. What was spent
+/// from leases is their owner's to put back.
+pub(super) fn give_back(store: &Rc<Store>, hot: Option<&Arc<Hot>>, checks: &[Check], replies: &Replies) {
+    for ((check, answer), source) in checks.iter().zip(&replies.answers).zip(&replies.sources) {
         if let Ok(answer) = answer
             && answer.charged
+            && *source == Source::Store
         {
-            let (store, check, at_us) = (store.clone(), *check, answer.at_us);
+            let (store, hot, check, at_us) = (store.clone(), hot.cloned(), *check, answer.at_us);
             tokio::task::spawn_local(async move {
                 let _ = store.give_back(&check, at_us).await;
+                // Who was refused for want of it need not be any longer.
+                hot.inspect(|hot| hot.freed(check.key, clock::now_us()));
             });
         }
     }

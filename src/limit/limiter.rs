@@ -1,6 +1,7 @@
 //! The decision: every limit of the request is asked, and it passes if each enforced one admits it; only then is any charged.
 
-use super::failure::{self, Seen, Settled};
+use super::failure::{self, Replies, Seen, Settled};
+use super::hot::{Cache, Hot};
 use super::rule::{Question, RouteLimit};
 use super::{Told, window_us};
 use crate::algorithm::Algorithm;
@@ -18,6 +19,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Limiter {
     store: Rc<Store>,
+    /// In front of the store; absent where it is off or the store is in this process.
+    cache: Option<Cache>,
     top: Arc<Top>,
     durations: [Seconds; 4],
 }
@@ -53,8 +56,9 @@ type Questions = SmallVec<[Question; 4]>;
 
 impl Limiter {
     #[must_use]
-    pub fn new(store: Rc<Store>, top: Arc<Top>) -> Self {
-        Self { store, top, durations: metrics::decision_durations() }
+    pub fn new(store: Rc<Store>, hot: Option<Arc<Hot>>, top: Arc<Top>) -> Self {
+        let cache = hot.map(|hot| Cache::new(hot, store.clone()));
+        Self { store, cache, top, durations: metrics::decision_durations() }
     }
 
     #[must_use]
@@ -78,19 +82,26 @@ impl Limiter {
         let seen = if checks.is_empty() {
             Settled::default()
         } else {
-            failure::settle(&self.store, &checks, failure_modes(&questions, limits)).await
+            self.ask(&checks, failure_modes(&questions, limits)).await
         };
         let ruling = rule(&questions, limits, &seen, ask);
         if ruling.outcome == Outcome::Refused {
             self.note_refused(&questions, limits, &seen, facts);
         }
-        let source = if seen.degraded { Source::Local } else { Source::Store };
-        self.durations[source.index()].observe(clock::now().duration_since(begun));
+        self.durations[seen.source().index()].observe(clock::now().duration_since(begun));
         ruling
     }
 }
 
 impl Limiter {
+    async fn ask(&self, checks: &[Check], modes: impl Iterator<Item = super::OnFailure> + Clone) -> Settled {
+        if let Some(cache) = &self.cache {
+            return cache.decide(checks, modes).await;
+        }
+        let answers = self.store.decide(checks).await;
+        failure::settle(&self.store, checks, &Replies::of_store(answers), modes)
+    }
+
     fn note_refused(&self, questions: &Questions, limits: &[RouteLimit], settled: &Settled, facts: &Facts<'_>) {
         let mut seen = settled.seen.iter();
         for (question, limit) in questions.iter().zip(limits) {
@@ -115,7 +126,7 @@ impl Question {
 fn failure_modes<'l>(
     questions: &'l Questions,
     limits: &'l [RouteLimit],
-) -> impl Iterator<Item = super::OnFailure> + 'l {
+) -> impl Iterator<Item = super::OnFailure> + Clone + 'l {
     questions
         .iter()
         .zip(limits)
@@ -166,7 +177,7 @@ fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: 
                 }
                 Some(Seen::Uncounted) => (Verdict::Allowed, Source::Local, None),
                 // Not asked, or the store is away and the request refused: the limit has said nothing.
-                Some(Seen::Closed) | None => continue,
+                Some(Seen::Closed | Seen::Unasked) | None => continue,
             },
         };
         limit.limit.metrics.count(verdict, source);

@@ -1,9 +1,10 @@
 //! All limits of a request, decided together.
 //!
-//! `rule` turns a request into one question per limit, `limiter` asks the store and makes one outcome of the answers,
-//! `failure` is what happens where the store gave none. How a decision is told to clients is `respond`'s.
+//! `rule` turns a request into one question per limit, `limiter` asks and makes one outcome of the answers, `hot` answers for
+//! busy keys before the store is asked, `failure` is what happens where the store gave no answer. How a decision is told to clients is `respond`'s.
 
 pub mod failure;
+pub mod hot;
 pub mod limiter;
 pub mod rule;
 

@@ -4,6 +4,7 @@
 //! addition and no label lookup. Children live in one registry for the life of the process: a reload continues them.
 //! Labels come from the configuration or from closed sets, never from a request.
 
+pub use super::labels::{Label, Outcome, Reload, Source, StoreErrorKind, Verdict};
 use crate::clock;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -18,60 +19,6 @@ const SECONDS: &[f64] = &[
     0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// A closed set of label values.
-pub trait Label: Copy + 'static {
-    const ALL: &'static [Self];
-    fn text(self) -> &'static str;
-    fn index(self) -> usize;
-}
-
-macro_rules! label {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-        pub enum $name { $($variant),* }
-        impl Label for $name {
-            const ALL: &'static [Self] = &[$(Self::$variant),*];
-            fn text(self) -> &'static str {
-                match self { $(Self::$variant => $text),* }
-            }
-            fn index(self) -> usize {
-                self as usize
-            }
-        }
-    };
-}
-
-label!(
-    /// How a request ended.
-    Outcome {
-        Forwarded = "forwarded", Limited = "limited", QueuedOut = "queued_out", Unavailable = "unavailable",
-        BadRequest = "bad_request", NoRoute = "no_route", UpstreamError = "upstream_error",
-    }
-);
-label!(
-    /// What one limit said.
-    Verdict {
-        Allowed = "allowed", Limited = "limited", ShadowLimited = "shadow_limited", Delayed = "delayed",
-        Exempt = "exempt", Skipped = "skipped",
-    }
-);
-label!(
-    /// Who answered.
-    Source { Lease = "lease", DenialCache = "denial_cache", Store = "store", Local = "local" }
-);
-label!(
-    /// Why a store gave no answer.
-    StoreErrorKind {
-        Timeout = "timeout", Connect = "connect", Auth = "auth", Script = "script", Readonly = "readonly",
-        Loading = "loading", Oom = "oom", Other = "other",
-    }
-);
-label!(
-    /// What became of a reload.
-    Reload { Ok = "ok", Rejected = "rejected" }
-);
-
 struct All {
     registry: Registry,
     requests: IntCounterVec,
@@ -85,6 +32,7 @@ struct All {
     store_up: IntGaugeVec,
     store_degraded: IntGaugeVec,
     hot_keys: IntGauge,
+    lease_units_lost: IntCounter,
     memory_keys: IntGauge,
     memory_evictions: IntCounter,
     reloads: IntCounterVec,
@@ -162,6 +110,7 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
             )
         ),
         hot_keys: made!(r, IntGauge::new("staunch_hot_keys", "Keys in the local cache.")),
+        lease_units_lost: made!(r, IntCounter::new("staunch_lease_units_lost_total", "Leased and never given back.")),
         memory_keys: made!(r, IntGauge::new("staunch_memory_keys", "Counters in the memory store.")),
         memory_evictions: made!(
             r,
@@ -376,8 +325,14 @@ pub fn keys_in_memory(count: usize, newly_evicted: u64) {
     ALL.memory_evictions.inc_by(newly_evicted);
 }
 
-pub fn hot_keys(count: usize) {
-    ALL.hot_keys.set(i64::try_from(count).unwrap_or(i64::MAX));
+/// So many more, or fewer.
+pub fn hot_keys(change: isize) {
+    ALL.hot_keys.add(change as i64);
+}
+
+/// Could not be given back.
+pub fn lease_units_lost(units: u64) {
+    ALL.lease_units_lost.inc_by(units);
 }
 
 pub fn build(version: &str, commit: &str) {

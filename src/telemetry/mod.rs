@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod escape;
+mod labels;
 pub mod log;
 pub mod metrics;
 pub mod sink;
