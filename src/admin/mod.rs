@@ -1,4 +1,4 @@
-//! The admin listener: health, metrics, status, reload, single counters and the worst keys (`config.md` §4 is its contract).
+//! The admin listener: health, metrics, status, reload, single counters and the worst keys.
 //!
 //! It owns HTTP, access and shapes; everything it tells or does comes from the process through `Control`. Shapes are stable:
 //! members are added, never renamed.

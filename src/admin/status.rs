@@ -48,7 +48,7 @@ pub struct RejectedReload {
 #[derive(Clone, Debug, Serialize)]
 pub struct Listener {
     pub address: String,
-    pub connections: i64,
+    pub connections: usize,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -56,8 +57,9 @@ impl Listeners {
     }
 
     /// The open listeners with their open connections, by address.
-    pub fn connections(&self) -> Vec<(SocketAddr, i64)> {
-        let mut list: Vec<_> = self.open.iter().map(|(address, open)| (*address, open.metrics.active.get())).collect();
+    pub fn connections(&self) -> Vec<(SocketAddr, usize)> {
+        let mut list: Vec<_> =
+            self.open.iter().map(|(address, open)| (*address, open.open.load(Ordering::Relaxed))).collect();
         list.sort_unstable();
         list
     }
@@ -72,6 +74,7 @@ impl Bound {
             for (core, socket) in app.cores.iter().zip(sockets) {
                 core.listen(address, socket, settings.clone()).await;
             }
+            tracing::info!(%address, cores = app.cores.len(), "listening");
         }
         let known: Vec<_> = app.state.borrow().listeners.open.keys().copied().collect();
         for address in known {
@@ -115,6 +118,7 @@ fn serve_admin(app: &Rc<App>, socket: Option<std::net::TcpListener>) {
         Ok(Some((address, socket))) => {
             let task = tokio::task::spawn_local(admin::serve(socket, Rc::new(app.clone()))).abort_handle();
             state.listeners.admin = Some((address, task));
+            tracing::info!(%address, "admin listening");
         }
         Ok(None) => {}
         Err(error) => tracing::error!(%error, "the admin listener cannot serve"),

@@ -160,19 +160,9 @@ impl App {
         bound.serve(&app).await;
         metrics::loaded();
         app.lifecycle.serving();
-        app.say_started();
+        let counts = app.state.borrow().config.counts();
+        tracing::info!(file = app.source.name(), version = VERSION, "ready: {counts}");
         Ok(app)
-    }
-
-    fn say_started(&self) {
-        let state = self.state.borrow();
-        for listener in &state.config.listeners {
-            tracing::info!(address = %listener.address, cores = self.cores.len(), "listening");
-        }
-        if let Some(admin) = state.listeners.admin_address() {
-            tracing::info!(address = %admin, "admin listening");
-        }
-        tracing::info!(file = self.source.name(), version = VERSION, "ready: {}", state.config.counts());
     }
 
     /// Sweeps expired counters out of memory for ever, and tells of those that were forgotten for want of room.

@@ -1,4 +1,4 @@
-//! The command line: one file per command, and the exit codes of `config.md` §2.
+//! The command line: one file per command, and the exit codes.
 
 pub mod check;
 pub mod demo;
@@ -46,11 +46,13 @@ pub enum Command {
     },
     /// Say what is wrong with a configuration file, or how much it holds.
     Check {
+        /// The configuration file; nothing is started or connected to.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
     /// Exit with 0 if the gateway behind this admin address is ready: for images without curl.
     Healthcheck {
+        /// The `address` of the `[admin]` table.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
         admin: SocketAddr,
     },
@@ -64,7 +66,7 @@ pub struct Options {
     /// How long requests in flight may take to finish at the end
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub drain: Duration,
-    /// error, warn, info, debug or trace; wins over the file
+    /// off, error, warn, info, debug or trace; wins over the file
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<LevelFilter>,
     /// Wins over the file

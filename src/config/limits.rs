@@ -80,7 +80,7 @@ fn algorithm(text: &Text<'_>) -> Option<Algorithm> {
     if text.expanded == NOT_YET {
         text.not_supported();
     } else if known.is_none() {
-        let names: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).chain([NOT_YET]).collect();
+        let names: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
         text.unknown("algorithm", &names);
     }
     known
@@ -102,11 +102,9 @@ pub fn read_quota(table: &Table<'_>, terms: &Terms) -> Option<Allowance> {
     let allowance = match text.parsed(parse_rate)? {
         Rate::Unlimited => return Some(Allowance::Unlimited),
         Rate::Per { period: Period::Calendar(_), .. } => {
-            text.problem(if algorithm == Algorithm::FixedWindow {
-                "has a calendar period; calendar periods are not supported yet, write a duration such as `100/1d`"
-            } else {
-                "has a calendar period, which only `fixed_window` can have; write a duration such as `100/1d`"
-            });
+            text.problem(
+                "has a calendar period; calendar periods are not supported yet, write a duration such as `100/1d`",
+            );
             return None;
         }
         Rate::Per { units: 0, period: Period::Fixed(period_us) } => return Some(Allowance::Nothing { period_us }),

@@ -114,13 +114,14 @@ pub fn suggestion(written: &str, names: &[&str]) -> String {
     }
 }
 
-/// The name that was probably meant: at most a third of its letters differ.
+/// The name that was probably meant: at most a third of its letters differ, or it has what was written as a word (`ip`).
 #[must_use]
 pub fn nearest<'a>(written: &str, names: &[&'a str]) -> Option<&'a str> {
     let lower = written.to_lowercase();
     let distance = |name: &str| strsim::damerau_levenshtein(&lower, &name.to_lowercase());
     let (best, steps) = names.iter().map(|name| (*name, distance(name))).min_by_key(|(_, steps)| *steps)?;
-    (steps <= (best.chars().count() / 3).max(1)).then_some(best)
+    let is_word_of = |name: &&&str| name.split(['_', ':']).any(|word| word == lower);
+    if steps <= (best.chars().count() / 3).max(1) { Some(best) } else { names.iter().find(is_word_of).copied() }
 }
 
 fn alternatives(names: &[&str]) -> String {

@@ -26,11 +26,8 @@ pub enum Failure {
     RequestTimeout,
     BodyTooLarge,
     HeadersTooLarge,
-    UriTooLong,
     UpstreamFailed(UpstreamFault),
     UpstreamTimedOut,
-    /// No endpoint is healthy.
-    NoUpstream,
     /// The store is away and the policy says `closed`; it is asked again after this.
     StoreClosed {
         retry_after: Duration,
@@ -56,10 +53,9 @@ impl Failure {
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::UriTooLong => StatusCode::URI_TOO_LONG,
             Self::UpstreamFailed(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut => StatusCode::GATEWAY_TIMEOUT,
-            Self::NoUpstream | Self::StoreClosed { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreClosed { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -72,17 +68,16 @@ impl Failure {
             | Self::MissingKey(_)
             | Self::RequestTimeout
             | Self::BodyTooLarge
-            | Self::HeadersTooLarge
-            | Self::UriTooLong => Outcome::BadRequest,
+            | Self::HeadersTooLarge => Outcome::BadRequest,
             Self::UpstreamFailed(_) | Self::UpstreamTimedOut => Outcome::UpstreamError,
-            Self::NoUpstream | Self::StoreClosed { .. } => Outcome::Unavailable,
+            Self::StoreClosed { .. } => Outcome::Unavailable,
         }
     }
 
     /// Whether the client's connection should end with it: its next octets may not be what a request would be.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
-        matches!(self, Self::BadRequest(_) | Self::RequestTimeout | Self::HeadersTooLarge | Self::UriTooLong)
+        matches!(self, Self::BadRequest(_) | Self::RequestTimeout | Self::HeadersTooLarge)
     }
 
     #[must_use]
@@ -123,7 +118,6 @@ impl Failure {
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::NoUpstream => Some(1),
             Self::StoreClosed { retry_after } => Some(retry_after_s(clock::micros(*retry_after))),
             _ => None,
         }
@@ -139,12 +133,10 @@ impl Failure {
             Self::RequestTimeout => "The request did not arrive in time.",
             Self::BodyTooLarge => "The request's body is larger than this server takes.",
             Self::HeadersTooLarge => "The request's header fields are larger than this server takes.",
-            Self::UriTooLong => "The request's target is longer than this server takes.",
             Self::UpstreamFailed(UpstreamFault::Connect) => "The upstream could not be reached.",
             Self::UpstreamFailed(UpstreamFault::Closed) => "The upstream closed the connection before it answered.",
             Self::UpstreamFailed(UpstreamFault::Malformed) => "The upstream's answer was malformed.",
             Self::UpstreamTimedOut => "The upstream did not answer in time.",
-            Self::NoUpstream => "No upstream is available.",
             Self::StoreClosed { .. } => "Limits cannot be checked at the moment.",
         })
     }

@@ -98,7 +98,7 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         ),
         store_errors: made!(
             r,
-            counter("staunch_store_errors_total", "Calls to a shard that gave no answer, by kind.", &["shard", "kind"])
+            counter("staunch_store_errors_total", "Calls, connections and probes that failed.", &["shard", "kind"])
         ),
         store_up: made!(r, gauge("staunch_store_up", "1 while the shard answers, 0 while it does not.", &["shard"])),
         store_degraded: made!(

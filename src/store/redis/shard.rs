@@ -114,6 +114,7 @@ impl Shard {
     }
 
     fn say_up(&self, message: &str) {
+        self.last_error.lock().take();
         self.show();
         tracing::info!(shard = self.name, "{message}");
     }
@@ -130,6 +131,9 @@ impl Shard {
     /// What a heartbeat brought back.
     pub fn heard(&self, gateways: u64, clock_skew_us: i64) {
         self.gateways.store(gateways, Ordering::Relaxed);
+        if self.breaker.is_up() {
+            self.last_error.lock().take();
+        }
         self.clock_skew_us.store(clock_skew_us, Ordering::Relaxed);
     }
 
