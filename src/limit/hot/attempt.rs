@@ -1,7 +1,8 @@
 //! One request against the cache: answered here, or told what is missing. All its keys are looked at under their locks, so
 //! what is found is taken for all of them or for none.
 
-use super::entry::{Entry, Held, Landed, Look};
+use super::entry::Entry;
+use super::known::{Held, Landed, Look};
 use super::table::Table;
 use super::{Hot, Locked};
 use crate::algorithm::{Decision, Lease};

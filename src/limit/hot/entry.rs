@@ -3,14 +3,12 @@
 //! Its times are this process's (µs). The store's clock comes in as durations only, counted from before the question left,
 //! so that a lease ends early rather than late.
 
+use super::known::{Denial, Due, Held, Landed, Landing, Look, Remembered};
 use super::usage::{Moment, Usage};
 use crate::algorithm::{Algorithm, Decision, Lease, Standing};
 use crate::clock::Micros;
-use crate::store::{Answer, Check, CounterKey, Returned, StoreError};
+use crate::store::{Answer, Check, CounterKey, StoreError};
 use tokio::sync::oneshot;
-
-/// Told to those who wait for a question on its way: it was answered, or it failed.
-pub type Landed = Option<StoreError>;
 
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -28,70 +26,6 @@ pub(super) struct Entry {
     freed_at: Micros,
     /// A task will look after the lease when it ends.
     pub is_timed: bool,
-}
-
-/// Units charged in the store and not spent yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Held {
-    units: u64,
-    /// By the store's clock, as it is to be told when they are given back.
-    charged_at: Micros,
-    /// Until then they may be spent.
-    ends_at: Micros,
-    /// When their window is over, and with it every claim to them.
-    over_at: Micros,
-    /// Not before then are they given back again, after the store did not take them.
-    retry_at: Micros,
-}
-
-impl Held {
-    /// As it is told to the store.
-    #[must_use]
-    pub fn returned(self) -> Returned {
-        Returned { units: self.units, charged_at: self.charged_at }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Denial {
-    /// Of the request that was refused: larger ones are refused as well.
-    cost: u64,
-    until: Micros,
-    /// `None`: no wait helps.
-    passes_at: Option<Micros>,
-}
-
-/// The limit as the store last told it, less what was spent here since.
-#[derive(Clone, Copy, Debug)]
-struct Remembered {
-    /// By the store's clock.
-    told_at: Micros,
-    remaining: u64,
-    whole_at: Micros,
-    until: Micros,
-}
-
-/// How a key stands to a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Look {
-    Leased,
-    Denied,
-    /// A question is on its way.
-    Busy,
-    Unknown,
-}
-
-/// What came of an answer, for whoever brings it.
-#[derive(Debug, Default)]
-pub(super) struct Landing {
-    /// The refusal does not hold: units have come in meanwhile, or are about to.
-    pub is_stale: bool,
-    /// Units that were to go back and are lost to this window.
-    pub lost: u64,
-    /// Somebody has to look after a lease.
-    pub needs_timer: bool,
-    /// Units held here that the answer does not count as left.
-    pub held: u64,
 }
 
 /// How long what is left of a lease may be on its way back; half a ttl besides.
@@ -318,14 +252,4 @@ impl Entry {
         };
         Decision { admitted: true, before, after, retry_after_us: None }
     }
-}
-
-/// When a lease is to be looked after.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
-    Nothing,
-    /// A question took it along; another lease may come of that.
-    InFlight,
-    At(Micros),
-    Now(Held),
 }

@@ -11,18 +11,19 @@ mod asking;
 mod attempt;
 mod entry;
 mod flight;
+mod known;
 mod table;
 mod tending;
 mod usage;
 
 pub use asking::Cache;
 pub use attempt::{Attempt, Leaving, Patience, Word};
-pub use entry::{Due, Held, Landed};
+pub use known::{Due, Held, Landed};
 pub use tending::release;
 
 use crate::clock::Micros;
 use crate::store::{Answer, Check, CounterKey, Returned, StoreError};
-use entry::Landing;
+use known::Landing;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
