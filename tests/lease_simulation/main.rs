@@ -84,6 +84,30 @@ fn nobody_is_admitted_beyond_the_limit_whatever_fails() {
 }
 
 #[test]
+fn a_bucket_pours_out_no_more_than_its_burst_while_units_of_it_are_leased() {
+    histories(60_000, |seed| {
+        let mut plan = plan(&mut fastrand::Rng::with_seed(seed));
+        let (burst, rate) = (20 + 20 * (seed % 4), 1 + seed % 3);
+        plan.algorithm = Algorithm::TokenBucket;
+        // It refills faster than it is used, and holds little: what is leased is soon all that is missing.
+        plan.quota = Quota { units: 10 * burst * rate, period_us: 100_000, burst };
+        (plan.is_tiered, plan.failing, plan.cost_max, plan.delay_max_us) = (false, 0, 1, 20);
+        let mut world = World::new(plan, seed);
+        // A few at a time on one gateway, so that it leases from a full bucket; then all at once, everywhere.
+        for nth in 0..24 {
+            let pause = world.rng.u64(0..300);
+            world.arrive(400 * nth + pause, 0, 1);
+        }
+        let until = world.rng.u64(5_000..12_000);
+        for nth in 0..200 {
+            world.arrive(until, nth % plan.gateways, 1);
+        }
+        world.run();
+        replay(&world, 0);
+    });
+}
+
+#[test]
 fn what_was_leased_and_not_used_comes_back() {
     histories(10_000, |seed| {
         let mut plan = plan(&mut fastrand::Rng::with_seed(seed));
