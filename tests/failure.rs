@@ -96,6 +96,10 @@ fn meanwhile(gateway: &Gateway, upstream: &Upstream) {
         let marked = |line: &&str| line.contains("path=/open") && line.contains("store=degraded");
         gateway.log().lines().filter(marked).count() == 12
     });
+    assert!(gateway.metric("staunch_uncounted_total", &["policy=\"open\""]) >= 12.0, "and in the metrics");
+    let blamed =
+        |line: &str| line.contains("path=/closed") && line.contains("status=503") && line.contains("policy=closed");
+    eventually("a closed limit is named", || gateway.log().lines().filter(|line| blamed(line)).count() == 6);
     let local = ["policy=\"local\"", "source=\"local\"", "decision=\"limited\""];
     assert!(gateway.metric("staunch_decisions_total", &local) >= 2.0);
     assert!(!is_up(gateway, "n0"));

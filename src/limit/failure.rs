@@ -38,12 +38,14 @@ pub struct Settled {
     /// The request is refused because a counter is away; when to try again.
     pub closed: Option<Duration>,
     pub degraded: bool,
+    /// Among how many gateways the limits that were decided here were divided.
+    pub gateways: u64,
 }
 
 impl Default for Settled {
     /// Nothing to ask: nothing against it.
     fn default() -> Self {
-        Self { seen: SmallVec::new(), passes: true, closed: None, degraded: false }
+        Self { seen: SmallVec::new(), passes: true, closed: None, degraded: false, gateways: 1 }
     }
 }
 
@@ -110,7 +112,7 @@ fn merge(store: &Store, checks: &[Check], replies: &Replies, modes: impl Iterato
         let decided =
             |(answer, source): (&Answer, &Source)| Seen::Decided { decision: answer.decision, source: *source };
         let seen = replies.answers.iter().flatten().zip(&replies.sources).map(decided).collect();
-        return Settled { seen, passes, closed: None, degraded: false };
+        return Settled { seen, passes, ..Settled::default() };
     }
     let modes: SmallVec<[OnFailure; 4]> = modes.collect();
     partly_answered(store, checks, replies, &modes)
@@ -136,7 +138,8 @@ fn partly_answered(store: &Store, checks: &[Check], replies: &Replies, modes: &[
         (Err(_), None, OnFailure::Closed) if checks[i].enforced => Seen::Closed,
         (Err(_), None, _) => Seen::Uncounted,
     });
-    Settled { seen: seen.collect(), passes, closed: failed_closed.then(|| store.retry_after()), degraded: true }
+    let closed = failed_closed.then(|| store.retry_after());
+    Settled { seen: seen.collect(), passes, closed, degraded: true, gateways: store.gateways() }
 }
 
 fn admits_all(checks: &[Check], answers: &Answers) -> bool {
@@ -150,9 +153,10 @@ fn admits_all(checks: &[Check], answers: &Answers) -> bool {
 type Local = SmallVec<[Option<(Check, Answer)>; 4]>;
 
 fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[OnFailure], charge: bool) -> Local {
-    let decided_here = |i: usize| answers[i].is_err() && modes[i] == OnFailure::Local;
+    let decided_here = |i: &usize| answers[*i].is_err() && modes[*i] == OnFailure::Local;
+    let gateways = store.gateways();
     let divided: SmallVec<[Check; 4]> =
-        (0..checks.len()).filter(|i| decided_here(*i)).map(|i| divide(&checks[i], store.gateways())).collect();
+        (0..checks.len()).filter(decided_here).map(|i| divide(&checks[i], gateways)).collect();
     let (memory, now) = (store.local(), clock::now_us());
     let answered = if charge {
         memory.decide(&divided, now)
@@ -162,11 +166,11 @@ fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[On
         divided.iter().map(look).collect()
     };
     let mut answered = divided.into_iter().zip(answered);
-    (0..checks.len()).map(|i| if decided_here(i) { answered.next() } else { None }).collect()
+    (0..checks.len()).map(|i| if decided_here(&i) { answered.next() } else { None }).collect()
 }
 
 /// This gateway's share of a limit: at least one unit, and room for one request.
-fn divide(check: &Check, gateways: u64) -> Check {
+pub(super) fn divide(check: &Check, gateways: u64) -> Check {
     let mut share = *check;
     share.quota.units = (check.quota.units / gateways).max(1);
     share.quota.burst = (check.quota.burst / gateways).max(1);

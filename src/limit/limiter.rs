@@ -4,7 +4,7 @@ use super::failure::{self, Replies, Seen, Settled};
 use super::hot::{Cache, Hot};
 use super::rule::{Question, RouteLimit};
 use super::{Told, window_us};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Decision, Standing};
 use crate::clock;
 use crate::identify::Facts;
 use crate::store::{Check, Store};
@@ -166,18 +166,21 @@ fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: 
             Question::Ask(check) => match seen.next() {
                 Some(Seen::Decided { decision, source }) => {
                     let standing = if passes { decision.after } else { decision.before };
-                    let told = told(
-                        limit,
-                        check,
-                        standing,
-                        decision.retry_after_us.filter(|_| !decision.admitted),
-                        decision.admitted,
-                    );
+                    // What is decided here is this gateway's share, and told as that.
+                    let gateways = if *source == Source::Local { settled.gateways } else { 1 };
+                    let told = told(limit, &failure::divide(check, gateways), standing, decision);
                     (verdict(decision.admitted, limit), *source, Some(told))
                 }
-                Some(Seen::Uncounted) => (Verdict::Allowed, Source::Local, None),
-                // Not asked, or the store is away and the request refused: the limit has said nothing.
-                Some(Seen::Closed | Seen::Unasked) | None => continue,
+                Some(Seen::Uncounted) => {
+                    limit.limit.metrics.uncounted();
+                    (Verdict::Allowed, Source::Local, None)
+                }
+                Some(Seen::Closed) => {
+                    (least, ruling.decided_by, ruling.verdict) = ((0, 0), Some(index), None);
+                    continue;
+                }
+                // The limit has said nothing.
+                Some(Seen::Unasked) | None => continue,
             },
         };
         limit.limit.metrics.count(verdict, source);
@@ -217,20 +220,14 @@ fn never(limit: &RouteLimit, period_us: u64) -> Told {
     Told { name, capacity: 0, window_us: period_us, remaining: 0, reset_us: 0, refused: true, retry_after_us: None }
 }
 
-fn told(
-    limit: &RouteLimit,
-    check: &Check,
-    standing: crate::algorithm::Standing,
-    retry_after_us: Option<u64>,
-    admitted: bool,
-) -> Told {
+fn told(limit: &RouteLimit, check: &Check, standing: Standing, decision: &Decision) -> Told {
     Told {
         name: limit.told_as.clone(),
         capacity: check.algorithm.capacity(&check.quota),
         window_us: window_us(&check.quota, check.algorithm == Algorithm::TokenBucket),
         remaining: standing.remaining,
         reset_us: standing.reset_us,
-        refused: !admitted,
-        retry_after_us,
+        refused: !decision.admitted,
+        retry_after_us: decision.retry_after_us.filter(|_| !decision.admitted),
     }
 }

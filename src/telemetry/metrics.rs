@@ -25,6 +25,7 @@ struct All {
     request_duration: HistogramVec,
     upstream_duration: HistogramVec,
     decisions: IntCounterVec,
+    uncounted: IntCounterVec,
     decision_duration: HistogramVec,
     store_requests: IntCounterVec,
     store_duration: HistogramVec,
@@ -85,6 +86,14 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
                 "staunch_decisions_total",
                 "What each limit said, and who answered.",
                 &["policy", "limit", "decision", "source"]
+            )
+        ),
+        uncounted: made!(
+            r,
+            counter(
+                "staunch_uncounted_total",
+                "Requests let through because a counter could not be reached and on_failure is open.",
+                &["policy", "limit"]
             )
         ),
         decision_duration: made!(
@@ -207,18 +216,25 @@ pub struct LimitMetrics {
     policy: String,
     limit: String,
     counts: Lazily<24>,
+    uncounted: OnceLock<IntCounter>,
 }
 
 impl LimitMetrics {
     #[must_use]
     pub fn new(policy: &str, limit: &str) -> Self {
-        Self { policy: policy.to_owned(), limit: limit.to_owned(), counts: Lazily::new() }
+        Self { policy: policy.to_owned(), limit: limit.to_owned(), counts: Lazily::new(), uncounted: OnceLock::new() }
     }
 
     pub fn count(&self, verdict: Verdict, source: Source) {
         let index = verdict.index() * Source::ALL.len() + source.index();
         let labels = [self.policy.as_str(), self.limit.as_str(), verdict.text(), source.text()];
         self.counts.at(index, || ALL.decisions.with_label_values(&labels)).inc();
+    }
+
+    /// A request that was let through although its counter could not be reached (`on_failure = "open"`).
+    pub fn uncounted(&self) {
+        let made = || ALL.uncounted.with_label_values(&[self.policy.as_str(), self.limit.as_str()]);
+        self.uncounted.get_or_init(made).inc();
     }
 
     /// The totals so far, by verdict, for `/status`.

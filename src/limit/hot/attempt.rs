@@ -140,7 +140,7 @@ impl Hot {
                 None => return None,
             }
         }
-        Some(Settled { seen, passes: false, closed: None, degraded: false })
+        Some(Settled { seen, passes: false, ..Settled::default() })
     }
 
     fn spend_all(&self, locked: &mut Locked, checks: &[Check], looks: &[Look], now: Micros) -> Settled {
@@ -154,7 +154,7 @@ impl Hot {
                 decision.map_or(Seen::Unasked, |decision| Seen::Decided { decision, source: Source::DenialCache })
             });
         }
-        Settled { seen, passes: true, closed: None, degraded: false }
+        Settled { seen, passes: true, ..Settled::default() }
     }
 
     fn word(&self, locked: &mut Locked, (check, look): (&Check, Look), patience: &Patience, now: Micros) -> Word {
