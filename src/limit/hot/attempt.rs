@@ -1,11 +1,11 @@
 //! One request against the cache: answered here, or told what is missing. All its keys are looked at under their locks, so
 //! what is found is taken for all of them or for none.
 
-use super::entry::Entry;
+use super::entry::{Entry, RETURN_US};
 use super::known::{Held, Landed, Look};
 use super::table::Table;
 use super::{Hot, Locked};
-use crate::algorithm::{Decision, Lease};
+use crate::algorithm::{Algorithm, Decision, Lease};
 use crate::clock::Micros;
 use crate::limit::failure::{Seen, Settled};
 use crate::store::{Ask, Check, CounterKey, StoreError};
@@ -171,7 +171,7 @@ impl Hot {
                     return Word::Denied(decision);
                 }
             }
-            Look::Unknown if check.algorithm.is_leased() && !self.is_closed() => {
+            Look::Unknown if self.may_lease(check) && !self.is_closed() => {
                 if let Some(entry) = table.entry(check, self.at(now)) {
                     let own = if patience.last == Some(check.key) { check.cost } else { 0 };
                     let (lease, held) = entry.depart(check, own, self.at(now));
@@ -185,6 +185,14 @@ impl Hot {
             Look::Denied | Look::Busy | Look::Unknown => {}
         }
         Word::Ask(Leaving::alone(now))
+    }
+
+    /// Units of a bucket that are held while it refills are poured out twice, and what is kept out against that is missed by
+    /// a gateway that is alone. So a bucket is leased only where less than a unit flows in while a lease may be held.
+    fn may_lease(&self, check: &Check) -> bool {
+        let held_us = u128::from(self.ttl_us() * 3 / 2 + RETURN_US);
+        let is_slow = || u128::from(check.quota.units) * held_us < u128::from(check.quota.period_us);
+        check.algorithm.is_leased() && (check.algorithm != Algorithm::TokenBucket || is_slow())
     }
 
     fn find<'t>(&self, locked: &'t mut Locked, key: CounterKey) -> Option<&'t mut Entry> {

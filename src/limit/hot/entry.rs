@@ -29,7 +29,7 @@ pub(super) struct Entry {
 }
 
 /// How long what is left of a lease may be on its way back; half a ttl besides.
-const RETURN_US: Micros = 2_000;
+pub(super) const RETURN_US: Micros = 2_000;
 
 /// Between two attempts to give back what a shard that is away did not take.
 const RETRY_US: Micros = 100_000;
