@@ -75,6 +75,7 @@ fn metrics_of_the_program() -> BTreeMap<String, BTreeSet<String>> {
     shard.error(StoreErrorKind::ALL[0]);
     shard.up(true);
     shard.degraded(false);
+    shard.clock_skew(0.0);
     ListenerMetrics::new("l").active.set(1);
     metrics::upstream_duration("u").observe(Duration::from_millis(100));
     metrics::decision_durations()[0].observe(Duration::from_millis(100));

@@ -197,7 +197,7 @@ fn every_key_carries_the_prefix_and_expires() {
             client.give_back(&check, answer.at_us).await.unwrap();
             client.charge_up_to(&check).await.unwrap();
         }
-        until(|| shards.clock_skew_us(0).is_some()).await;
+        until(|| shards.health()[0].clock_skew_us.is_some()).await;
         watch.abort();
     });
     let mut connection = redis::Client::open(servers[0].url()).unwrap().get_connection().unwrap();
@@ -253,13 +253,13 @@ fn gateways_see_each_other_and_forget_nobody_while_a_shard_is_down() {
         assert_eq!(gateways[0].gateways(), 1);
         for (i, gateway) in gateways.iter().enumerate() {
             let watch = tokio::spawn(gateway.clone().maintain());
-            until(|| (0..2).all(|shard| gateway.clock_skew_us(shard).is_some())).await;
+            until(|| gateway.health().iter().all(|shard| shard.clock_skew_us.is_some())).await;
             watch.abort();
             assert_eq!(gateway.gateways(), i as u64 + 1);
         }
         servers.iter_mut().for_each(RedisServer::kill);
         assert_eq!(gateways[2].gateways(), 3);
-        let skew = gateways[0].clock_skew_us(0).unwrap();
+        let skew = gateways[0].health()[0].clock_skew_us.unwrap();
         assert!(skew.abs() < 1_000_000, "the same machine, {skew} µs apart");
     });
 }

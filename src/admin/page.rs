@@ -45,8 +45,9 @@ fn write(out: &mut String, status: &Status, readiness: &Readiness) -> fmt::Resul
     writeln!(out, "<p><span class=\"{class}\">{}</span>, up {} s</p>", Escaped(readiness), status.uptime_seconds)?;
     configuration(out, status)?;
     table(out, "Listeners", &["Address", "#Connections"], listeners(status))?;
-    writeln!(out, "<p>Store: {}, {} counters in memory</p>", status.store.backend, status.store.memory_keys)?;
-    table(out, "Shards", &["Shard", "State", "Degraded", "Last error"], shards(status))?;
+    let store = &status.store;
+    writeln!(out, "<p>Store: {}, {} counters in memory</p>", store.backend, store.memory_keys)?;
+    table(out, "Shards", &["Shard", "State", "Degraded", "#Clock ahead, ms", "Last error"], shards(status))?;
     table(out, "Upstreams", &["Upstream", "Endpoint", "State", "#Weight"], endpoints(status))?;
     let columns =
         ["Policy", "Limit", "Quota", "Algorithm", "Mode", "#Allowed", "#Limited", "#Shadow", "#Exempt", "#Skipped"];
@@ -79,6 +80,7 @@ fn shards(status: &Status) -> Rows {
             shard.name.clone(),
             shard.state.to_owned(),
             degraded.to_owned(),
+            shard.clock_skew_ms.map(|ms| ms.to_string()).unwrap_or_default(),
             shard.last_error.clone().unwrap_or_default(),
         ]
     };

@@ -70,6 +70,8 @@ pub struct Shard {
     pub degraded: bool,
     /// The last failure's kind (`timeout`, `connect`, …), until it answers again.
     pub last_error: Option<String>,
+    /// How far its clock is ahead of the gateway's; `null` until measured.
+    pub clock_skew_ms: Option<i64>,
 }
 
 #[derive(Clone, Debug, Serialize)]

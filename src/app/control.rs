@@ -178,6 +178,7 @@ fn store(state: &State) -> Store {
         },
         degraded: shard.degraded,
         last_error: shard.last_error,
+        clock_skew_ms: shard.clock_skew_us.map(|us| us / 1000),
     });
     Store {
         backend: if counters.shards().is_some() { "redis" } else { "memory" },

@@ -32,6 +32,7 @@ struct All {
     store_errors: IntCounterVec,
     store_up: IntGaugeVec,
     store_degraded: IntGaugeVec,
+    store_clock_skew: GaugeVec,
     hot_keys: IntGauge,
     lease_units_lost: IntCounter,
     memory_keys: IntGauge,
@@ -115,6 +116,16 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
             gauge(
                 "staunch_store_degraded",
                 "1 while the shard's breaker is open and its keys are decided by on_failure.",
+                &["shard"]
+            )
+        ),
+        store_clock_skew: made!(
+            r,
+            GaugeVec::new(
+                Opts::new(
+                    "staunch_store_clock_skew_seconds",
+                    "How far the shard's clock is ahead of the gateway's; decides nothing."
+                ),
                 &["shard"]
             )
         ),
@@ -286,10 +297,16 @@ impl ShardMetrics {
         self.degraded.set(i64::from(degraded));
     }
 
+    /// Shown from the first measurement on.
+    pub fn clock_skew(&self, seconds: f64) {
+        ALL.store_clock_skew.with_label_values(&[self.shard.as_str()]).set(seconds);
+    }
+
     /// Takes a shard that is no longer configured off the page; its counters stay.
     pub fn retire(&self) {
         let _ = ALL.store_up.remove_label_values(&[self.shard.as_str()]);
         let _ = ALL.store_degraded.remove_label_values(&[self.shard.as_str()]);
+        let _ = ALL.store_clock_skew.remove_label_values(&[self.shard.as_str()]);
     }
 }
 

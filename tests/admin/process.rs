@@ -94,6 +94,7 @@ fn status() -> Status {
                 state: "down",
                 degraded: true,
                 last_error: Some("timeout".to_owned()),
+                clock_skew_ms: Some(-3),
             }],
         },
         upstreams: vec![Upstream {

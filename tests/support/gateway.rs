@@ -22,7 +22,7 @@ pub struct Setup {
     listener: String,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
-    clock: Option<String>,
+    clock: Vec<(&'static str, String)>,
 }
 
 impl Setup {
@@ -48,7 +48,14 @@ impl Setup {
 
     /// Turns the process's clock, as faketime says it: `+1h`.
     pub fn clock(mut self, offset: &str) -> Self {
-        self.clock = Some(offset.to_owned());
+        self.clock.push(("FAKETIME", offset.to_owned()));
+        self
+    }
+
+    /// The same, as the file says whenever the process looks at its clock; durations are real.
+    pub fn clock_by(mut self, file: &Path) -> Self {
+        self.clock.push(("FAKETIME_TIMESTAMP_FILE", file.display().to_string()));
+        self.clock.extend([("FAKETIME_NO_CACHE", "1".to_owned()), ("DONT_FAKE_MONOTONIC", "1".to_owned())]);
         self
     }
 
@@ -79,9 +86,9 @@ impl Setup {
 
     fn spawn(&self, file: &Path) -> (Child, Arc<Mutex<String>>) {
         let mut command = Command::new(BINARY);
-        if let Some(offset) = &self.clock {
+        if !self.clock.is_empty() {
             // Not through the `faketime` command: it starts the program as a child that would outlive it.
-            command.env("LD_PRELOAD", faketime()).env("FAKETIME", offset);
+            command.env("LD_PRELOAD", faketime()).envs(self.clock.iter().map(|(name, value)| (name, value)));
         }
         command.args(["run", "--config"]).arg(file).args(&self.arguments);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));

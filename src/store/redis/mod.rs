@@ -72,6 +72,8 @@ pub struct ShardHealth {
     pub degraded: bool,
     /// The last error's kind and text, without secrets.
     pub last_error: Option<String>,
+    /// How far its clock is ahead of this process's; `None` before the first heartbeat.
+    pub clock_skew_us: Option<i64>,
 }
 
 /// This process among the gateways; the same after a reload.
@@ -112,6 +114,7 @@ impl Shards {
             up: shard.breaker().is_up(),
             degraded: shard.breaker().is_open(),
             last_error: shard.last_error(),
+            clock_skew_us: shard.clock_skew_us(),
         };
         self.list.iter().map(health).collect()
     }
@@ -144,12 +147,6 @@ impl Shards {
     #[must_use]
     pub fn is_open(&self, shard: usize) -> bool {
         self.list[shard].breaker().is_open()
-    }
-
-    /// How far the node's clock is ahead of this process's, in microseconds; `None` before the first heartbeat.
-    #[must_use]
-    pub fn clock_skew_us(&self, shard: usize) -> Option<i64> {
-        self.list[shard].clock_skew_us()
     }
 
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.

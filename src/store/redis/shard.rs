@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
+/// Beyond it the clocks are told of. It changes no decision, but logs of the two no longer fit together.
+const SKEW_TOLERATED_US: u64 = 1_000_000;
 /// No clock difference was measured yet.
 const UNMEASURED: i64 = i64::MIN;
 
@@ -134,7 +136,24 @@ impl Shard {
         if self.breaker.is_up() {
             self.last_error.lock().take();
         }
-        self.clock_skew_us.store(clock_skew_us, Ordering::Relaxed);
+        self.skewed(clock_skew_us);
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "microseconds below 2^53: some 285 years")]
+    fn skewed(&self, us: i64) {
+        let before = self.clock_skew_us.swap(us, Ordering::Relaxed);
+        let seconds = us as f64 / 1e6;
+        self.metrics.clock_skew(seconds);
+        let is_far = |us: i64| us != UNMEASURED && us.unsigned_abs() > SKEW_TOLERATED_US;
+        match (is_far(before), is_far(us)) {
+            (false, true) => {
+                tracing::warn!(shard = self.name, seconds, "the shard's clock differs from this gateway's")
+            }
+            (true, false) => {
+                tracing::info!(shard = self.name, seconds, "the shard's clock agrees with this gateway's again")
+            }
+            _ => {}
+        }
     }
 
     pub fn gateways(&self) -> u64 {

@@ -1,0 +1,70 @@
+//! What gateways know of each other and of the nodes: who is alive, whose clock is right, which node has which key.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
+
+mod support;
+
+use std::fs;
+use support::client::Connection;
+use support::gateway::{Gateway, Setup};
+use support::redis::RedisServer;
+use support::upstream::Upstream;
+use support::wait::eventually;
+
+/// Ten a week for each key, on nodes named n0, n1, … in turn.
+fn text(servers: &[&RedisServer], upstream: &Upstream, timeout: &str) -> String {
+    let node = |(i, server): (usize, &&RedisServer)| format!("{{ name = \"n{i}\", url = \"{}\" }}", server.url());
+    let nodes: Vec<_> = servers.iter().enumerate().map(node).collect();
+    format!(
+        "[store]\nbackend = \"redis\"\non_failure = \"local\"\n[store.redis]\nnodes = [{}]\ntimeout = \"{timeout}\"\n\
+         [policies.p]\nlimits = [{{ name = \"l\", key = \"header:x-key\", quota = \"10/7d\" }}]\n\
+         [[routes]]\npath = \"/*\"\nupstream = \"up\"\npolicies = [\"p\"]\n{}",
+        nodes.join(", "),
+        upstream.table()
+    )
+}
+
+fn admitted(gateway: &Gateway, key: &str, count: usize) -> usize {
+    let mut client = Connection::open(gateway.port);
+    (0..count).filter(|_| client.get("/", &[("x-key", key)]).status == 200).count()
+}
+
+#[test]
+fn a_clock_that_differs_is_told_of_when_it_begins_and_when_it_ends_and_decides_nothing() {
+    let (server, upstream) = (RedisServer::start(), Upstream::start());
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    fs::write(&clock, "+1h").unwrap();
+    let gateway = Setup::new(text(&[&server], &upstream, "20s")).clock_by(&clock).start();
+    let skew = || gateway.metric("staunch_store_clock_skew_seconds", &["shard=\"n0\""]);
+    let warnings = || gateway.log().matches("clock differs").count();
+    let agreements = || gateway.log().matches("clock agrees").count();
+    let heartbeats = || {
+        let told: String = redis::cmd("INFO").arg("commandstats").query(&mut server.ask()).unwrap();
+        let calls = told.lines().find_map(|line| line.strip_prefix("cmdstat_zadd:calls=")).unwrap_or("0,");
+        calls.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    // Changed settings of the store are tried out at once.
+    let measured_again = |timeout: &str| {
+        let before = heartbeats();
+        gateway.rewrite(&text(&[&server], &upstream, timeout));
+        assert_eq!(gateway.reload().status, 200);
+        eventually("a heartbeat", || heartbeats() > before);
+    };
+
+    eventually("the node is an hour behind", || (-3605.0..-3595.0).contains(&skew()));
+    assert_eq!(admitted(&gateway, "k", 15), 10);
+    measured_again("21s");
+    measured_again("22s");
+    eventually("a warning", || warnings() == 1);
+    let shard = &gateway.ask_admin("/status").json()["store"]["shards"][0];
+    assert!((-3_605_000..-3_595_000).contains(&shard["clock_skew_ms"].as_i64().unwrap()), "{shard}");
+    assert_eq!(shard["state"], "up");
+
+    fs::write(&clock, "+0").unwrap();
+    measured_again("23s");
+    eventually("the clock is right again", || skew().abs() < 1.0 && agreements() == 1);
+    fs::write(&clock, "-30s").unwrap();
+    measured_again("24s");
+    eventually("another warning", || skew() > 25.0 && warnings() == 2);
+    assert_eq!((agreements(), admitted(&gateway, "k", 5), admitted(&gateway, "other", 15)), (1, 0, 10));
+}
