@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs;
-use support::client::Connection;
+use support::client::{Connection, request};
 use support::gateway::{Gateway, Setup};
 use support::redis::RedisServer;
 use support::upstream::Upstream;
@@ -26,6 +26,14 @@ fn text(servers: &[&RedisServer], upstream: &Upstream, timeout: &str) -> String 
 fn admitted(gateway: &Gateway, key: &str, count: usize) -> usize {
     let mut client = Connection::open(gateway.port);
     (0..count).filter(|_| client.get("/", &[("x-key", key)]).status == 200).count()
+}
+
+fn alive(server: &RedisServer) -> u64 {
+    redis::cmd("ZCARD").arg("staunch:gateways").query(&mut server.ask()).unwrap()
+}
+
+fn gateways_seen_by(gateway: &Gateway) -> u64 {
+    gateway.ask_admin("/status").json()["store"]["gateways"].as_u64().unwrap()
 }
 
 #[test]
@@ -67,4 +75,31 @@ fn a_clock_that_differs_is_told_of_when_it_begins_and_when_it_ends_and_decides_n
     measured_again("24s");
     eventually("another warning", || skew() > 25.0 && warnings() == 2);
     assert_eq!((agreements(), admitted(&gateway, "k", 5), admitted(&gateway, "other", 15)), (1, 0, 10));
+}
+
+#[test]
+fn a_gateway_that_drains_is_no_longer_among_those_who_share_a_limit() {
+    let (mut server, upstream) = (RedisServer::start(), Upstream::start());
+    let text = text(&[&server], &upstream, "5s");
+    let mut going = Setup::new(text.as_str()).arguments(&["--drain", "10m"]).start();
+    eventually("the first is there", || alive(&server) == 1);
+    let staying = Gateway::start(text);
+    eventually("both see two", || gateways_seen_by(&going) == 2 && gateways_seen_by(&staying) == 2);
+
+    let gate = upstream.hold("/slow");
+    let mut waiting = Connection::open(going.port);
+    waiting.send(request("GET", "/slow", &[]));
+    eventually("it is upstream", || upstream.count("/slow") == 1);
+    going.signal("-TERM");
+    eventually("it has left", || alive(&server) == 1);
+    assert!(!going.has_ended());
+    // Both go on with their heartbeats meanwhile; the one that leaves counts for itself as before.
+    eventually("the other is told", || gateways_seen_by(&staying) == 1);
+    assert_eq!((alive(&server), gateways_seen_by(&going)), (1, 2));
+
+    server.kill();
+    assert_eq!(admitted(&staying, "k", 15), 10, "the whole limit, and not a half");
+    gate.notify_one();
+    assert_eq!(waiting.answer().status, 200);
+    assert!(going.ends().success());
 }

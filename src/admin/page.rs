@@ -46,7 +46,11 @@ fn write(out: &mut String, status: &Status, readiness: &Readiness) -> fmt::Resul
     configuration(out, status)?;
     table(out, "Listeners", &["Address", "#Connections"], listeners(status))?;
     let store = &status.store;
-    writeln!(out, "<p>Store: {}, {} counters in memory</p>", store.backend, store.memory_keys)?;
+    writeln!(
+        out,
+        "<p>Store: {}, {} counters in memory, {} gateways</p>",
+        store.backend, store.memory_keys, store.gateways
+    )?;
     table(out, "Shards", &["Shard", "State", "Degraded", "#Clock ahead, ms", "Last error"], shards(status))?;
     table(out, "Upstreams", &["Upstream", "Endpoint", "State", "#Weight"], endpoints(status))?;
     let columns =

@@ -57,6 +57,8 @@ pub struct Store {
     pub backend: &'static str,
     /// Counters in this process's memory: all of them, or those of shards that are away.
     pub memory_keys: usize,
+    /// Seen alive in the store, this one included: among so many a limit is divided that is decided locally.
+    pub gateways: u64,
     /// Empty with `memory`.
     pub shards: Vec<Shard>,
 }

@@ -183,6 +183,7 @@ fn store(state: &State) -> Store {
     Store {
         backend: if counters.shards().is_some() { "redis" } else { "memory" },
         memory_keys: counters.memory().len(),
+        gateways: counters.shards().map_or(1, |shards| shards.gateways()),
         shards: shards.collect(),
     }
 }

@@ -266,6 +266,14 @@ impl App {
         store::release(hot, &counters).await;
     }
 
+    /// Nothing new is admitted here: the other gateways share what is `local` among themselves.
+    async fn leave(&self) {
+        let shards = self.state.borrow().store.counters().shards().cloned();
+        if let Some(shards) = shards {
+            shards.leave().await;
+        }
+    }
+
     /// Finishes what is in flight, for at most so long; then ends the cores.
     pub async fn drain(&self, at_most: Duration) {
         self.lifecycle.draining();
@@ -276,6 +284,7 @@ impl App {
             for core in &self.cores {
                 draining.push(core.drain().await);
             }
+            self.leave().await;
             for drained in draining {
                 let _ = drained.await;
             }

@@ -89,6 +89,7 @@ fn status() -> Status {
         store: Store {
             backend: "redis",
             memory_keys: 0,
+            gateways: 2,
             shards: vec![Shard {
                 name: "n0".to_owned(),
                 state: "down",

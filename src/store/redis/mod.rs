@@ -17,6 +17,7 @@ use shard::Shard;
 use smallvec::SmallVec;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -60,6 +61,8 @@ pub struct Shards {
     gateway: String,
     ring: Ring,
     list: Vec<Arc<Shard>>,
+    /// This gateway admits nothing more.
+    leaving: AtomicBool,
 }
 
 /// A shard's state as `/status` and `/readyz` tell it.
@@ -104,7 +107,8 @@ impl Shards {
             kept.map_or_else(|| Arc::new(Shard::new(node, settings.failures)), |(shard, _)| shard.clone())
         };
         let list = settings.nodes.iter().map(shard).collect();
-        Arc::new(Self { settings, gateway, ring, list })
+        let leaving = AtomicBool::new(before.is_some_and(Self::is_leaving));
+        Arc::new(Self { settings, gateway, ring, list, leaving })
     }
 
     #[must_use]
@@ -152,6 +156,17 @@ impl Shards {
     /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
     pub async fn maintain(self: Arc<Self>) {
         watch::watch(self).await;
+    }
+
+    /// Tells the shards that this gateway is going, so that the others divide what is `local` among those who stay. Ends
+    /// within the timeout.
+    pub async fn leave(self: &Arc<Self>) {
+        self.leaving.store(true, Ordering::Relaxed);
+        watch::leave(self).await;
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Notes what was admitted here while the shard was away; it is charged there before the shard is asked again.

@@ -25,14 +25,20 @@ const ALIVE_MS: u64 = 15_000;
 /// `KEYS[1]`: a sorted set of gateways by when each was last seen, in the node's milliseconds. `ARGV[1]`: this gateway;
 /// `ARGV[2]`: ms for which one counts as alive. Replies with how many are alive, and the node's clock in whole seconds and
 /// microseconds. The set expires with its last gateway; one seen in the future was seen by a clock that has stepped back.
+/// `ARGV[3]`: 1 for a gateway that is leaving, which is taken out and counts for itself alone.
 const HEARTBEAT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZADD', KEYS[1], string.format('%d', now), ARGV[1])
+local leaving = tonumber(ARGV[3])
+if leaving == 1 then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+else
+  redis.call('ZADD', KEYS[1], string.format('%d', now), ARGV[1])
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now - ARGV[2]))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('%d', now + ARGV[2]), '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {redis.call('ZCARD', KEYS[1]), time[1], time[2]}
+return {redis.call('ZCARD', KEYS[1]) + leaving, time[1], time[2]}
 ";
 
 /// Watches every shard; ends only when dropped.
@@ -40,6 +46,17 @@ pub(super) async fn watch(shards: Arc<Shards>) {
     let mut tasks = JoinSet::new();
     for shard in shards.all() {
         tasks.spawn(watch_one(shards.clone(), shard.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// The last heartbeat to each shard, over connections of their own: later ones of `watch`, if it goes on, say the same. What
+/// does not get it learns in `ALIVE_MS` at the latest.
+pub(super) async fn leave(shards: &Arc<Shards>) {
+    let mut tasks = JoinSet::new();
+    for shard in shards.all().iter().filter(|shard| shard.breaker().is_up()) {
+        let (shards, shard) = (shards.clone(), shard.clone());
+        tasks.spawn(async move { timeout(shards.settings().timeout, trip(&shards, &shard, &mut None)).await });
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -105,7 +122,13 @@ async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> Result
         None => link.insert(first(shard).await?).connection(),
     };
     let mut command = redis::cmd("EVAL");
-    command.arg(HEARTBEAT).arg(1).arg(shards.heartbeat_key()).arg(shards.gateway()).arg(ALIVE_MS);
+    command
+        .arg(HEARTBEAT)
+        .arg(1)
+        .arg(shards.heartbeat_key())
+        .arg(shards.gateway())
+        .arg(ALIVE_MS)
+        .arg(u8::from(shards.is_leaving()));
     let sent_us = clock::wall_us();
     let (alive, seconds, micros): (u64, u64, u64) = query(connection, &command).await?;
     let ours_us = sent_us.midpoint(clock::wall_us());
