@@ -4,7 +4,8 @@
 mod support;
 
 use support::client::{Connection, burst, request};
-use support::gateway::Gateway;
+use support::gateway::{Gateway, Setup};
+use support::link::{DROP_REPLIES, Link};
 use support::redis::RedisServer;
 use support::upstream::Upstream;
 use support::wait::eventually;
@@ -179,6 +180,33 @@ fn a_lease_in_hand_is_spent_while_its_shard_is_away_and_then_the_failure_action_
     let spent = after.iter().take_while(|status| **status == 200).count();
     assert_eq!(spent, 15, "{after:?}");
     assert!(after[spent..].iter().all(|status| *status == 503), "{after:?}");
+}
+
+#[test]
+fn a_lease_whose_reply_was_lost_is_counted() {
+    let (server, upstream) = (RedisServer::start(), Upstream::start());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let link = runtime.block_on(Link::to(server.address()));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let carrying = std::thread::spawn(move || drop(runtime.block_on(ended)));
+    let limit = limit("l", "1000/7d", "");
+    let text = text(&[&server], &upstream, LONG, &[&limit]);
+    let other = Gateway::start(text.as_str());
+    // One core: it has its connection when the replies begin to be lost.
+    let gateway = Setup::new(text.replace(&server.url(), &link.url())).arguments(&["--workers", "1"]).start();
+    assert_eq!(admitted(&spend(&gateway, "k", 12)), 12);
+    link.set(DROP_REPLIES);
+    // What is in hand is spent; then one is charged, with a lease, and nobody hears of it.
+    let mut client = Connection::open(gateway.port);
+    let mut spent = 12;
+    while client.get("/", &[("x-key", "k")]).status == 200 {
+        spent += 1;
+    }
+    let missing = 1000 - spent - 1 - other.counter("p/l", "k").0;
+    assert!(missing > 0);
+    assert_eq!(gateway.metric("staunch_lease_units_lost_total", &[]).to_string(), missing.to_string());
+    drop(end);
+    carrying.join().unwrap();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::hot::Hot;
 use crate::algorithm::Decision;
 use crate::clock;
 use crate::store::{Answer, Answers, Check, Store, StoreError};
-use crate::telemetry::metrics::Source;
+use crate::telemetry::metrics::{self, Source};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -206,7 +206,9 @@ pub(super) fn give_back(store: &Rc<Store>, hot: Option<&Arc<Hot>>, checks: &[Che
         {
             let (store, hot, check, at_us) = (store.clone(), hot.cloned(), *check, answer.at_us);
             tokio::task::spawn_local(async move {
-                let _ = store.give_back(&check, at_us).await;
+                if store.give_back(&check, at_us).await.is_err() {
+                    metrics::lease_units_lost(check.cost);
+                }
                 // Who was refused for want of it need not be any longer.
                 hot.inspect(|hot| hot.freed(check.key, clock::now_us()));
             });

@@ -130,7 +130,13 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
             )
         ),
         hot_keys: made!(r, IntGauge::new("staunch_hot_keys", "Keys in the local cache.")),
-        lease_units_lost: made!(r, IntCounter::new("staunch_lease_units_lost_total", "Leased and never given back.")),
+        lease_units_lost: made!(
+            r,
+            IntCounter::new(
+                "staunch_lease_units_lost_total",
+                "Charged in a shard and neither used nor given back, at most."
+            )
+        ),
         memory_keys: made!(r, IntGauge::new("staunch_memory_keys", "Counters in the memory store.")),
         memory_evictions: made!(
             r,
@@ -363,7 +369,7 @@ pub fn hot_keys(change: isize) {
     ALL.hot_keys.add(change as i64);
 }
 
-/// Could not be given back.
+/// Could not be given back, or nobody was told of them.
 pub fn lease_units_lost(units: u64) {
     ALL.lease_units_lost.inc_by(units);
 }

@@ -5,7 +5,7 @@
 
 use super::known::{Denial, Due, Held, Landed, Landing, Look, Remembered};
 use super::usage::{Moment, Usage};
-use crate::algorithm::{Algorithm, Decision, Lease, Standing};
+use crate::algorithm::{Algorithm, Decision, LEASE_SHARE, Lease, Standing};
 use crate::clock::Micros;
 use crate::store::{Answer, Check, CounterKey, StoreError};
 use tokio::sync::oneshot;
@@ -172,16 +172,17 @@ impl Entry {
         held
     }
 
-    /// A question got no answer: what went back with it is here again if it was certainly not taken, else it is lost.
-    pub fn failed(&mut self, back: Held, error: &StoreError, now: Micros) -> Landing {
+    /// A question got no answer: what went back with it is here again if it was certainly not taken. Else it is lost, or it was
+    /// taken and a lease as well, of which nobody will hear: the more of the two is counted.
+    pub fn failed(&mut self, back: Held, lease: Lease, error: &StoreError, now: Micros) -> Landing {
         let mut landing = Landing::default();
-        if back.units > 0 && now < back.over_at {
-            if error.maybe_applied {
-                landing.lost = back.units;
-            } else {
-                self.lease = Held { ends_at: 0, retry_at: now + RETRY_US, ..back };
-                landing.needs_timer = !std::mem::replace(&mut self.is_timed, true);
-            }
+        let is_owed = back.units > 0 && now < back.over_at;
+        if error.maybe_applied {
+            let leased = lease.units.min(self.check.algorithm.capacity(&self.check.quota) / LEASE_SHARE);
+            landing.lost = leased.max(if is_owed { back.units } else { 0 });
+        } else if is_owed {
+            self.lease = Held { ends_at: 0, retry_at: now + RETRY_US, ..back };
+            landing.needs_timer = !std::mem::replace(&mut self.is_timed, true);
         }
         landing
     }

@@ -21,6 +21,7 @@ pub use attempt::{Attempt, Leaving, Patience, Word};
 pub use known::{Due, Held, Landed};
 pub use tending::release;
 
+use crate::algorithm::Lease;
 use crate::clock::Micros;
 use crate::store::{Answer, Check, CounterKey, Returned, StoreError};
 use known::Landing;
@@ -51,7 +52,7 @@ pub struct Landfall {
     pub is_stale: bool,
     /// A lease is to be looked after (`due`).
     pub needs_timer: bool,
-    /// Units lost to this window.
+    /// Units lost to this window, at most.
     pub lost: u64,
     /// Units to give back at once: the cache was closed meanwhile.
     pub surplus: Returned,
@@ -99,7 +100,7 @@ impl Hot {
                 entry.answered(check, &kept, leaving.sent, at)
             }
             Ok(answer) => entry.answered(check, answer, leaving.sent, at),
-            Err(error) => entry.failed(leaving.held, error, now),
+            Err(error) => entry.failed(leaving.held, leaving.lease, error, now),
         };
         drop(table);
         // A surplus is still on its way until it is back.
@@ -146,7 +147,7 @@ impl Hot {
             // Others may have been refused for want of it.
             entry.freed(now);
             if let Err(error) = &result {
-                let Landing { lost, needs_timer, .. } = entry.failed(held, error, now);
+                let Landing { lost, needs_timer, .. } = entry.failed(held, Lease::default(), error, now);
                 landfall = Landfall { lost, needs_timer, ..landfall };
             }
         }

@@ -6,6 +6,7 @@
 use super::batch::{Asks, Job, Reply};
 use super::lane::{Lane, Outcome};
 use crate::store::{Answer, Answers, Ask, Check, ErrorKind, StoreError};
+use crate::telemetry::metrics;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use tokio::sync::oneshot;
@@ -78,13 +79,19 @@ impl Group {
         }
     }
 
-    fn give_back(&self) {
+    async fn give_back(&self) {
+        let mut asked: SmallVec<[_; 4]> = SmallVec::new();
         for (nth, ask) in self.asks.iter().enumerate() {
             if let Some(Ok(answer)) = self.answer(nth)
                 && answer.charged
             {
                 let check = Check { cost: ask.check.cost + answer.leased, ..ask.check };
-                drop(self.lane.ask(Job::GiveBack { check, charged_at: answer.at_us }));
+                asked.push((check.cost, self.lane.ask(Job::GiveBack { check, charged_at: answer.at_us })));
+            }
+        }
+        for (units, answer) in asked {
+            if !matches!(answer.await, Ok(Ok(_))) {
+                metrics::lease_units_lost(units);
             }
         }
     }
@@ -96,12 +103,11 @@ impl Drop for Across {
         if self.is_answered || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
-        let groups = std::mem::take(&mut self.groups);
-        tokio::task::spawn_local(async move {
-            for mut group in groups {
+        for mut group in std::mem::take(&mut self.groups) {
+            tokio::task::spawn_local(async move {
                 group.wait().await;
-                group.give_back();
-            }
-        });
+                group.give_back().await;
+            });
+        }
     }
 }
