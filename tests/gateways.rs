@@ -103,3 +103,34 @@ fn a_gateway_that_drains_is_no_longer_among_those_who_share_a_limit() {
     assert_eq!(waiting.answer().status, 200);
     assert!(going.ends().success());
 }
+
+#[test]
+fn a_node_that_is_added_by_a_reload_takes_its_share_of_the_keys_and_no_other_counter_is_lost() {
+    const KEYS: usize = 90;
+    let (servers, upstream) = ([RedisServer::start(), RedisServer::start(), RedisServer::start()], Upstream::start());
+    let [first, second, third] = &servers;
+    let two = text(&[first, second], &upstream, "5s");
+    let gateway = Gateway::start(two.as_str());
+    let key = |i: usize| format!("key-{i}");
+    for i in 0..KEYS {
+        assert_eq!(admitted(&gateway, &key(i), 1 + i % 9), 1 + i % 9);
+    }
+    let before: Vec<_> = (0..KEYS).map(|i| gateway.counter("p/l", &key(i))).collect();
+    // Their order changes nothing; the names say which is which.
+    let added = format!("nodes = [{{ name = \"n2\", url = \"{}\" }}, ", third.url());
+    gateway.rewrite(&two.replace("nodes = [", &added));
+    assert_eq!(gateway.reload().status, 200);
+    let mut moved = 0;
+    for (i, (left, home)) in before.iter().enumerate() {
+        let (left_now, home_now) = gateway.counter("p/l", &key(i));
+        if home_now == *home {
+            assert_eq!(left_now, *left, "{} stayed on {home}", key(i));
+        } else {
+            moved += 1;
+            assert_eq!((left_now, home_now.as_str()), (10, "n2"), "{} was on {home}", key(i));
+        }
+        assert_eq!(admitted(&gateway, &key(i), 12) as u64, left_now, "{}", key(i));
+    }
+    // A third is due; the digests, and so the number, are the same on every run.
+    assert!((KEYS / 5..KEYS / 2).contains(&moved), "{moved} of {KEYS} moved");
+}
