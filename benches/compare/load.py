@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 # wrk calls `done` once at the end, so a run without keys costs nothing in Lua.
 REPORT = """
@@ -87,12 +88,12 @@ def check(row, result, seen, statuses):
         raise SystemExit(f"{row.name}: not all answers are {wanted}: {result}, {seen} reached the origin, then {statuses}")
 
 
-def build(root):
-    """The constant-rate load; one file of the standard library, so that it needs no crate and no linking of ours."""
-    target = root / "target/compare"
-    target.mkdir(parents=True, exist_ok=True)
-    source = root / "benches/compare/load.rs"
-    subprocess.run(["rustc", "--edition", "2024", "-O", "-o", str(target / "load"), str(source)], check=True)
+def build(root, source="compare/load.rs"):
+    """A load of our own; of the standard library alone, so that it needs no crate and no linking of ours."""
+    program = root / "target/compare" / Path(source).stem
+    program.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["rustc", "--edition", "2024", "-O", "-o", str(program), str(root / "benches" / source)], check=True)
+    return program
 
 
 def paced(root, port, rate, seconds, core, keys):

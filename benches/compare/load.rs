@@ -6,8 +6,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "a load generator reads the clock; nothing of the gateway is in here")]
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod http;
+
+use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,11 +59,8 @@ fn run() -> io::Result<String> {
 
 /// One connection's turns; each latency in nanoseconds.
 fn drive(table: Timetable, turn: u32) -> io::Result<Vec<u128>> {
-    let mut stream = TcpStream::connect(table.address)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut connection = http::Connection::open(table.address)?;
     let mut latencies = Vec::with_capacity(table.requests as usize);
-    let mut answer = [0; 4096];
     for number in 0..table.requests {
         let due = table.begin + table.step * number;
         let now = Instant::now();
@@ -72,35 +71,13 @@ fn drive(table: Timetable, turn: u32) -> io::Result<Vec<u128>> {
             due
         };
         let key = (number * CONNECTIONS + turn) % table.keys.max(1);
-        write!(stream, "GET / HTTP/1.1\r\nhost: origin\r\nx-user: user-{key}\r\n\r\n")?;
-        read_answer(&mut stream, &mut answer)?;
+        let status = connection.get("/", &format!("user-{key}"))?;
         latencies.push(start.elapsed().as_nanos());
+        if status != 200 {
+            return Err(io::Error::other(format!("an answer of status {status}")));
+        }
     }
     Ok(latencies)
-}
-
-/// Reads one answer that tells its length.
-fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    loop {
-        let read = stream.read(&mut buffer[filled..])?;
-        if read == 0 {
-            return Err(io::Error::other("the connection was closed, or an answer is too long"));
-        }
-        filled += read;
-        let text = String::from_utf8_lossy(&buffer[..filled]);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        if !head.starts_with("HTTP/1.1 200") {
-            return Err(io::Error::other(head.lines().next().unwrap_or_default().to_owned()));
-        }
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-        });
-        if body.len() >= length.ok_or_else(|| io::Error::other("an answer without a length"))? {
-            return Ok(());
-        }
-    }
 }
 
 fn report(mut latencies: Vec<u128>) -> String {

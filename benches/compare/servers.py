@@ -268,10 +268,7 @@ def redis(place):
     return "redis", port, ["redis-server", "--port", str(port), *options]
 
 
-def versions(options):
+def versions(*commands):
     """What took part, as each of them tells it."""
-    asked = {"nginx": ["nginx", "-v"], "haproxy": ["haproxy", "-v"]}
-    if options.staunch:
-        asked["staunch"] = [str(options.staunch), "--version"]
-    told = [subprocess.run(command, capture_output=True, text=True, check=False) for command in asked.values()]
+    told = [subprocess.run(command, capture_output=True, text=True, check=False) for command in commands]
     return ", ".join((answer.stdout or answer.stderr).splitlines()[0].removeprefix("nginx version: ") for answer in told)
