@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::net::TcpStream;
 
 /// A request's head, and its body.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Request {
     pub method: Method,
     /// Path and query as sent (origin form), or `*`. In absolute form the authority has been taken off.
@@ -121,7 +121,7 @@ pub struct Response {
     /// The client's connection ends with this answer: what came on it cannot be trusted to be one request after the other.
     pub close: bool,
     /// After a 101: the upstream's side of the connection.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<Box<Tunnel>>,
 }
 
 /// A connection that has left HTTP behind (RFC 9110 §7.8).
@@ -158,6 +158,7 @@ impl Lines {
     }
 
     /// Adds a field. `value` writes visible ASCII and blanks only.
+    #[inline]
     pub fn add(&mut self, name: &'static str, value: impl FnOnce(&mut BytesMut)) {
         self.0.extend_from_slice(name.as_bytes());
         self.0.extend_from_slice(b": ");

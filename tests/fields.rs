@@ -5,14 +5,19 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use staunch::limit::Told;
+use staunch::limit::{Name, Told};
 use staunch::message::{Body, Lines};
 use staunch::respond::{self, RefusalBody, Reset, Style};
 
 const WALL_US: u64 = 1_796_060_400_250_000;
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-fn told() -> impl Strategy<Value = Told> {
+/// A name as a configuration holds it: for as long as anything is told of it.
+fn kept(name: &str) -> &'static Name {
+    Box::leak(Box::new(Name::new(name)))
+}
+
+fn told() -> impl Strategy<Value = Told<'static>> {
     let number = prop_oneof![0..200u64, 0..=1u64 << 53, Just(1 << 53)];
     let wait =
         prop_oneof![1..3_000_000u64, 1..=400 * 86_400_000_000u64, Just(1_000_000), Just(999_999), Just(1_000_001)];
@@ -20,7 +25,7 @@ fn told() -> impl Strategy<Value = Told> {
     let retry = prop::option::weighted(0.8, wait.clone());
     (name, number.clone(), wait.clone(), number, wait, any::<bool>(), retry).prop_map(
         |(name, capacity, window_us, remaining, reset_us, refused, retry_after_us)| Told {
-            name: name.into(),
+            name: kept(&name),
             capacity,
             window_us,
             remaining: remaining.min(capacity),
@@ -31,13 +36,13 @@ fn told() -> impl Strategy<Value = Told> {
     )
 }
 
-fn several() -> impl Strategy<Value = Vec<Told>> {
+fn several() -> impl Strategy<Value = Vec<Told<'static>>> {
     prop::collection::vec(told(), 1..5)
 }
 
-fn limit(name: &str, remaining: u64) -> Told {
+fn limit(name: &str, remaining: u64) -> Told<'static> {
     Told {
-        name: name.into(),
+        name: kept(name),
         capacity: 100,
         window_us: 60_000_000,
         remaining,
@@ -47,7 +52,7 @@ fn limit(name: &str, remaining: u64) -> Told {
     }
 }
 
-fn refused(name: &str, wait_us: Option<u64>) -> Told {
+fn refused(name: &str, wait_us: Option<u64>) -> Told<'static> {
     Told { refused: true, retry_after_us: wait_us, ..limit(name, 0) }
 }
 
@@ -131,8 +136,8 @@ proptest! {
         prop_assert_eq!(policies.len(), told.len());
         prop_assert_eq!(rates.len(), told.len());
         for ((told, policy), rate) in told.iter().zip(&policies).zip(&rates) {
-            prop_assert_eq!(&policy.0, &*told.name);
-            prop_assert_eq!(&rate.0, &*told.name);
+            prop_assert_eq!(&policy.0, told.name.text());
+            prop_assert_eq!(&rate.0, told.name.text());
             prop_assert_eq!(parameter(&policy.1, "q"), Some(told.capacity.min(INTEGER_MAX)));
             prop_assert_eq!(parameter(&policy.1, "w"), Some(told.window_us.div_ceil(1_000_000)));
             prop_assert_eq!(parameter(&rate.1, "r"), Some(told.remaining.min(INTEGER_MAX)));
@@ -169,7 +174,7 @@ proptest! {
         let answer = refuse(&told, &delta());
         let document = json(&answer);
         prop_assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
-        let names: Vec<&str> = told.iter().filter(|told| told.refused).map(|told| &*told.name).collect();
+        let names: Vec<&str> = told.iter().filter(|told| told.refused).map(|told| told.name.text()).collect();
         prop_assert_eq!(&document["violated-policies"], &serde_json::json!(names));
         let seconds = number(answer.headers(), "retry-after");
         prop_assert_eq!(seconds, number(answer.headers(), "x-ratelimit-reset"));

@@ -3,7 +3,7 @@
 
 use super::model::{self, Config};
 use crate::identify::{Identity, Keyer, Namespace, Prefixes};
-use crate::limit::{Exceptions, Limit, RouteLimit};
+use crate::limit::{Exceptions, Limit, Name, RouteLimit};
 use crate::proxy::client_addr::ClientAddr;
 use crate::proxy::{Bounds, Route, Snapshot};
 use crate::respond::{RefusalBody, Reset, Style};
@@ -106,7 +106,7 @@ impl Compiler {
         let applied: Vec<&Arc<Limit>> = in_file_order(route, config, limits);
         let told_as = |limit: &Arc<Limit>| {
             let twins = applied.iter().filter(|other| other.name == limit.name).count();
-            if twins > 1 { format!("{}/{}", limit.policy, limit.name).into() } else { limit.name.clone() }
+            if twins > 1 { Name::new(&format!("{}/{}", limit.policy, limit.name)) } else { Name::new(&limit.name) }
         };
         let metrics = self.route_metrics.entry(route.name.clone());
         Route {

@@ -50,6 +50,16 @@ impl Default for Settled {
 }
 
 impl Settled {
+    /// By the counters in this process, which are never away and charge all or none.
+    pub(super) fn here(checks: &[Check], answers: &[Answer]) -> Self {
+        let mut settled = Self::default();
+        for (check, answer) in checks.iter().zip(answers) {
+            settled.passes &= answer.decision.admitted || !check.enforced;
+            settled.seen.push(Seen::Decided { decision: answer.decision, source: Source::Store });
+        }
+        settled
+    }
+
     /// Who answered the request: the farthest that had to be asked.
     pub(super) fn source(&self) -> Source {
         let has =
@@ -172,6 +182,9 @@ fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[On
 /// This gateway's share of a limit: at least one unit, and room for one request.
 pub(super) fn divide(check: &Check, gateways: u64) -> Check {
     let mut share = *check;
+    if gateways == 1 {
+        return share;
+    }
     share.quota.units = (check.quota.units / gateways).max(1);
     share.quota.burst = (check.quota.burst / gateways).max(1);
     share.cost = check.cost.min(check.algorithm.capacity(&share.quota));

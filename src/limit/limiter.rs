@@ -3,17 +3,18 @@
 use super::failure::{self, Replies, Seen, Settled};
 use super::hot::{Cache, Hot};
 use super::rule::{Question, RouteLimit};
-use super::{Told, window_us};
+use super::{OnFailure, Told, window_us};
 use crate::algorithm::{Algorithm, Decision, Standing};
 use crate::clock;
 use crate::identify::Facts;
+use crate::store::memory::Memory;
 use crate::store::{Check, Store};
 use crate::telemetry::metrics::{self, Label, Seconds, Source, Verdict};
 use crate::telemetry::top::Top;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One core's way to the counters.
 #[derive(Debug)]
@@ -27,10 +28,10 @@ pub struct Limiter {
 
 /// What became of a request's limits.
 #[derive(Debug)]
-pub struct Ruling {
+pub struct Ruling<'l> {
     pub outcome: Outcome,
     /// The limits that are shown to the client, in the order of the file.
-    pub told: SmallVec<[Told; 4]>,
+    pub told: SmallVec<[Told<'l>; 4]>,
     /// What the log tells: the limit that refused, else the tightest that admitted, else one that did not count; by its
     /// index in the route's list.
     pub decided_by: Option<usize>,
@@ -38,6 +39,8 @@ pub struct Ruling {
     pub verdict: Option<Verdict>,
     /// Whether a counter could not be reached, so that `on_failure` had a part in it.
     pub degraded: bool,
+    /// When it was made.
+    pub at: Instant,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +55,16 @@ pub enum Outcome {
     MissingKey(Arc<str>),
 }
 
-type Questions = SmallVec<[Question; 4]>;
+/// A request before its limits.
+struct Case<'l, 'f> {
+    limits: &'l [RouteLimit],
+    facts: &'f Facts<'f>,
+    begun: Instant,
+    questions: SmallVec<[Question; 4]>,
+    /// What the store is asked: nothing, where a limit refuses outright; that costs the store nothing, and is told alone.
+    checks: SmallVec<[Check; 4]>,
+    refused_outright: bool,
+}
 
 impl Limiter {
     #[must_use]
@@ -66,137 +78,155 @@ impl Limiter {
         &self.store
     }
 
-    /// Decides all limits together. What is charged for a request that is then refused goes back off its path.
-    pub async fn decide(&self, limits: &[RouteLimit], facts: &Facts<'_>) -> Ruling {
-        let questions: Questions = limits.iter().map(|limit| limit.limit.question(facts)).collect();
-        if let Some(index) = questions.iter().position(|question| *question == Question::MissingKey) {
-            return Ruling::without_key(index, limits[index].limit.name.clone());
+    /// Decides all limits of a request that has `begun` just now. What is charged for a request that is then refused goes
+    /// back off its path.
+    pub async fn decide<'l>(&self, limits: &'l [RouteLimit], facts: &Facts<'_>, begun: Instant) -> Ruling<'l> {
+        match &*self.store {
+            // Apart from the rest: what does not wait needs no room in the connection's task, and no copy into it.
+            Store::Memory(memory) => self.decide_here(memory, Case::new(limits, facts, begun)),
+            Store::Redis { .. } => self.decide_there(Case::new(limits, facts, begun)).await,
         }
-        let begun = clock::now();
-        let refused_outright = |(question, limit): (&Question, &RouteLimit)| {
-            matches!(question, Question::Never { .. }) && !limit.limit.shadow
+    }
+
+    fn decide_here<'l>(&self, memory: &Memory, case: Case<'l, '_>) -> Ruling<'l> {
+        if let Some(ruling) = case.without_key() {
+            return ruling;
+        }
+        if case.checks.is_empty() {
+            return self.rule(&case, &Settled::default());
+        }
+        let answers = memory.decide(&case.checks, clock::us_at(case.begun));
+        self.rule(&case, &Settled::here(&case.checks, &answers))
+    }
+
+    async fn decide_there<'l>(&self, case: Case<'l, '_>) -> Ruling<'l> {
+        if let Some(ruling) = case.without_key() {
+            return ruling;
+        }
+        let (checks, modes) = (&case.checks, case.failure_modes());
+        let settled = match &self.cache {
+            _ if checks.is_empty() => Settled::default(),
+            Some(cache) => cache.decide(checks, modes).await,
+            None => {
+                let answers = self.store.decide(checks).await;
+                failure::settle(&self.store, checks, &Replies::of_store(answers), modes)
+            }
         };
-        // What is refused outright costs the store nothing, and is told alone.
-        let ask = !questions.iter().zip(limits).any(refused_outright);
-        let checks: SmallVec<[Check; 4]> = questions.iter().filter_map(|q| q.check().filter(|_| ask)).collect();
-        let seen = if checks.is_empty() {
-            Settled::default()
-        } else {
-            self.ask(&checks, failure_modes(&questions, limits)).await
-        };
-        let ruling = rule(&questions, limits, &seen, ask);
+        self.rule(&case, &settled)
+    }
+
+    fn rule<'l>(&self, case: &Case<'l, '_>, settled: &Settled) -> Ruling<'l> {
+        let mut ruling = case.rule(settled);
         if ruling.outcome == Outcome::Refused {
-            self.note_refused(&questions, limits, &seen, facts);
+            self.note_refused(case, settled);
         }
-        self.durations[seen.source().index()].observe(clock::now().duration_since(begun));
+        ruling.at = clock::now();
+        self.durations[settled.source().index()].observe(ruling.at.duration_since(case.begun));
         ruling
     }
-}
 
-impl Limiter {
-    async fn ask(&self, checks: &[Check], modes: impl Iterator<Item = super::OnFailure> + Clone) -> Settled {
-        if let Some(cache) = &self.cache {
-            return cache.decide(checks, modes).await;
-        }
-        let answers = self.store.decide(checks).await;
-        failure::settle(&self.store, checks, &Replies::of_store(answers), modes)
-    }
-
-    fn note_refused(&self, questions: &Questions, limits: &[RouteLimit], settled: &Settled, facts: &Facts<'_>) {
-        let mut seen = settled.seen.iter();
-        for (question, limit) in questions.iter().zip(limits) {
-            let Some(check) = question.check() else { continue };
-            if let Some(Seen::Decided { decision, .. }) = seen.next()
+    fn note_refused(&self, case: &Case<'_, '_>, settled: &Settled) {
+        let mut seen = case.checks.iter().zip(&settled.seen);
+        for (question, limit) in case.questions.iter().zip(case.limits) {
+            if *question == Question::Ask
+                && let Some((check, Seen::Decided { decision, .. })) = seen.next()
                 && check.enforced
                 && !decision.admitted
             {
-                self.top.count(check.key.0, clock::now_us(), || limit.limit.named(check.key.0, facts));
+                let named = || limit.limit.named(check.key.0, case.facts);
+                self.top.count(check.key.0, clock::us_at(case.begun), named);
             }
         }
     }
 }
 
-impl Question {
-    pub(super) fn check(&self) -> Option<Check> {
-        if let Self::Ask(check) = self { Some(*check) } else { None }
-    }
-}
-
-/// Each check's failure mode, in the order of the checks.
-fn failure_modes<'l>(
-    questions: &'l Questions,
-    limits: &'l [RouteLimit],
-) -> impl Iterator<Item = super::OnFailure> + Clone + 'l {
-    questions
-        .iter()
-        .zip(limits)
-        .filter(|(question, _)| question.check().is_some())
-        .map(|(_, limit)| limit.limit.on_failure)
-}
-
-impl Ruling {
-    /// A route without limits.
+impl<'l> Ruling<'l> {
+    /// Nothing is against it.
     #[must_use]
-    pub fn pass() -> Self {
-        Self { outcome: Outcome::Pass, told: SmallVec::new(), decided_by: None, verdict: None, degraded: false }
-    }
-
-    fn without_key(index: usize, name: Arc<str>) -> Self {
-        Self { outcome: Outcome::MissingKey(name), decided_by: Some(index), ..Self::pass() }
+    pub fn pass(at: Instant) -> Self {
+        Self { outcome: Outcome::Pass, told: SmallVec::new(), decided_by: None, verdict: None, degraded: false, at }
     }
 }
 
-/// Makes one ruling of what each limit said, and counts each limit's word.
-fn rule(questions: &Questions, limits: &[RouteLimit], settled: &Settled, asked: bool) -> Ruling {
-    let passes = asked && settled.passes;
-    let mut ruling = Ruling { degraded: settled.degraded, ..Ruling::pass() };
-    if let Some(retry_after) = settled.closed {
-        ruling.outcome = Outcome::Closed { retry_after };
-    } else if !passes {
-        ruling.outcome = Outcome::Refused;
-    }
-    let mut seen = settled.seen.iter();
-    let mut least = (u8::MAX, u64::MAX);
-    for (index, (question, limit)) in questions.iter().zip(limits).enumerate() {
-        let (verdict, source, told) = match question {
-            Question::Exempt => (Verdict::Exempt, Source::Local, None),
-            Question::Skipped | Question::MissingKey => (Verdict::Skipped, Source::Local, None),
-            Question::Unlimited => (Verdict::Allowed, Source::Local, None),
-            Question::Never { period_us } => (verdict(false, limit), Source::Local, Some(never(limit, *period_us))),
-            Question::Ask(check) => match seen.next() {
-                Some(Seen::Decided { decision, source }) => {
-                    let standing = if passes { decision.after } else { decision.before };
-                    // What is decided here is this gateway's share, and told as that.
-                    let gateways = if *source == Source::Local { settled.gateways } else { 1 };
-                    let told = told(limit, &failure::divide(check, gateways), standing, decision);
-                    (verdict(decision.admitted, limit), *source, Some(told))
-                }
-                Some(Seen::Uncounted) => {
-                    limit.limit.metrics.uncounted();
-                    (Verdict::Allowed, Source::Local, None)
-                }
-                Some(Seen::Closed) => {
-                    (least, ruling.decided_by, ruling.verdict) = ((0, 0), Some(index), None);
-                    continue;
-                }
-                // The limit has said nothing.
-                Some(Seen::Unasked) | None => continue,
-            },
-        };
-        limit.limit.metrics.count(verdict, source);
-        let told = told.filter(|_| !limit.limit.shadow);
-        let weight = weight(verdict, told.as_ref());
-        if weight < least {
-            least = weight;
-            (ruling.decided_by, ruling.verdict) = (Some(index), Some(verdict));
+impl<'l, 'f> Case<'l, 'f> {
+    fn new(limits: &'l [RouteLimit], facts: &'f Facts<'f>, begun: Instant) -> Self {
+        let (questions, checks) = (SmallVec::new(), SmallVec::new());
+        let mut case = Self { limits, facts, begun, questions, checks, refused_outright: false };
+        for limit in limits {
+            let question = limit.limit.question(facts, |check| case.checks.push(check));
+            case.refused_outright |= matches!(question, Question::Never { .. }) && !limit.limit.shadow;
+            case.questions.push(question);
         }
-        ruling.told.extend(told);
+        if case.refused_outright {
+            case.checks.clear();
+        }
+        case
     }
-    ruling
+
+    fn without_key(&self) -> Option<Ruling<'l>> {
+        let index = self.questions.iter().position(|question| *question == Question::MissingKey)?;
+        let outcome = Outcome::MissingKey(self.limits[index].limit.name.clone());
+        Some(Ruling { outcome, decided_by: Some(index), ..Ruling::pass(self.begun) })
+    }
+
+    /// Each check's failure mode, in the order of the checks.
+    fn failure_modes(&self) -> impl Iterator<Item = OnFailure> + Clone {
+        let asked = self.questions.iter().zip(self.limits).filter(|(question, _)| **question == Question::Ask);
+        asked.map(|(_, limit)| limit.limit.on_failure)
+    }
+
+    /// Makes one ruling of what each limit said, and counts each limit's word.
+    fn rule(&self, settled: &Settled) -> Ruling<'l> {
+        let passes = settled.passes && !self.refused_outright;
+        let mut ruling = Ruling { degraded: settled.degraded, ..Ruling::pass(self.begun) };
+        if let Some(retry_after) = settled.closed {
+            ruling.outcome = Outcome::Closed { retry_after };
+        } else if !passes {
+            ruling.outcome = Outcome::Refused;
+        }
+        let mut seen = self.checks.iter().zip(&settled.seen);
+        let mut least = (u8::MAX, u64::MAX);
+        for (index, (question, limit)) in self.questions.iter().zip(self.limits).enumerate() {
+            let (verdict, source, told) = match question {
+                Question::Exempt => (Verdict::Exempt, Source::Local, None),
+                Question::Skipped | Question::MissingKey => (Verdict::Skipped, Source::Local, None),
+                Question::Unlimited => (Verdict::Allowed, Source::Local, None),
+                Question::Never { period_us } => (verdict(false, limit), Source::Local, Some(never(limit, *period_us))),
+                Question::Ask => match seen.next() {
+                    Some((check, Seen::Decided { decision, source })) => {
+                        let standing = if passes { decision.after } else { decision.before };
+                        // What is decided here is this gateway's share, and told as that.
+                        let gateways = if *source == Source::Local { settled.gateways } else { 1 };
+                        let told = told(limit, &failure::divide(check, gateways), standing, decision);
+                        (verdict(decision.admitted, limit), *source, Some(told))
+                    }
+                    Some((_, Seen::Uncounted)) => {
+                        limit.limit.metrics.uncounted();
+                        (Verdict::Allowed, Source::Local, None)
+                    }
+                    Some((_, Seen::Closed)) => {
+                        (least, ruling.decided_by, ruling.verdict) = ((0, 0), Some(index), None);
+                        continue;
+                    }
+                    // The limit has said nothing.
+                    Some((_, Seen::Unasked)) | None => continue,
+                },
+            };
+            limit.limit.metrics.count(verdict, source);
+            let told = told.filter(|_| !limit.limit.shadow);
+            let weight = weight(verdict, told.as_ref());
+            if weight < least {
+                least = weight;
+                (ruling.decided_by, ruling.verdict) = (Some(index), Some(verdict));
+            }
+            ruling.told.extend(told);
+        }
+        ruling
+    }
 }
 
 /// The less, the rather the log names this limit. One that counts in earnest goes before one that does not.
-fn weight(verdict: Verdict, told: Option<&Told>) -> (u8, u64) {
+fn weight(verdict: Verdict, told: Option<&Told<'_>>) -> (u8, u64) {
     match (verdict, told) {
         (Verdict::Limited, _) => (0, 0),
         (Verdict::Allowed, Some(told)) => (1, told.remaining),
@@ -215,14 +245,14 @@ fn verdict(admitted: bool, limit: &RouteLimit) -> Verdict {
     }
 }
 
-fn never(limit: &RouteLimit, period_us: u64) -> Told {
-    let name = limit.told_as.clone();
+fn never(limit: &RouteLimit, period_us: u64) -> Told<'_> {
+    let name = &limit.told_as;
     Told { name, capacity: 0, window_us: period_us, remaining: 0, reset_us: 0, refused: true, retry_after_us: None }
 }
 
-fn told(limit: &RouteLimit, check: &Check, standing: Standing, decision: &Decision) -> Told {
+fn told<'l>(limit: &'l RouteLimit, check: &Check, standing: Standing, decision: &Decision) -> Told<'l> {
     Told {
-        name: limit.told_as.clone(),
+        name: &limit.told_as,
         capacity: check.algorithm.capacity(&check.quota),
         window_us: window_us(&check.quota, check.algorithm == Algorithm::TokenBucket),
         remaining: standing.remaining,

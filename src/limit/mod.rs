@@ -6,19 +6,19 @@
 pub mod failure;
 pub mod hot;
 pub mod limiter;
+pub mod name;
 pub mod rule;
 
 pub use limiter::{Limiter, Outcome, Ruling};
+pub use name::Name;
 pub use rule::{Allowance, Exceptions, Limit, Matcher, OnFailure, OnMissingKey, RouteLimit};
 
 use crate::algorithm::Quota;
-use std::sync::Arc;
 
 /// How one limit stands to one request, for the answer's fields, the log and the metrics.
-#[derive(Clone, Debug)]
-pub struct Told {
-    /// As told to this route's clients: the name, or `policy/limit` where two limits of the route have one name.
-    pub name: Arc<str>,
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'l> {
+    pub name: &'l Name,
     /// What the counter holds when whole: the quota's number, or the burst of a bucket.
     pub capacity: u64,
     /// The window told as `w`: the period; of a bucket, the time in which the burst refills (µs).

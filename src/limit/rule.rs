@@ -1,5 +1,6 @@
 //! One limit, compiled: what it asks the store about a request, or why it need not ask.
 
+use super::Name;
 use crate::algorithm::{Algorithm, Quota};
 use crate::identify::{Facts, Keyer};
 use crate::store::{Check, CounterKey};
@@ -14,8 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct RouteLimit {
     pub limit: Arc<Limit>,
-    /// The limit's name, or `policy/limit` where two limits of the route have one name.
-    pub told_as: Arc<str>,
+    pub told_as: Name,
 }
 
 #[derive(Debug)]
@@ -93,11 +93,13 @@ pub(super) enum Question {
     Never {
         period_us: u64,
     },
-    Ask(Check),
+    /// The check that was handed on.
+    Ask,
 }
 
 impl Limit {
-    pub(super) fn question(&self, facts: &Facts<'_>) -> Question {
+    /// `ask` is given the check to put to the store, if there is one.
+    pub(super) fn question(&self, facts: &Facts<'_>, ask: impl FnOnce(Check)) -> Question {
         if self.exceptions.exempts_address(facts.client) {
             return Question::Exempt;
         }
@@ -121,7 +123,10 @@ impl Limit {
         match allowance {
             Allowance::Unlimited => Question::Unlimited,
             Allowance::Nothing { period_us } => Question::Never { period_us },
-            Allowance::Limited(quota) => Question::Ask(self.check(CounterKey(digest), quota)),
+            Allowance::Limited(quota) => {
+                ask(self.check(CounterKey(digest), quota));
+                Question::Ask
+            }
         }
     }
 

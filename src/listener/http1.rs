@@ -70,17 +70,19 @@ enum NoRequest {
 
 impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     async fn one_request(&self, wait: HeadWait) -> Next {
-        let (request, keep_alive) = match self.read_request(wait).await {
+        let (mut request, keep_alive) = match self.read_request(wait).await {
             Ok(request) => request,
             Err(NoRequest::Over) => return Next::Close,
             Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
         };
         let (version, head_only) = (request.version, request.method == http::Method::HEAD);
-        // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.
-        let serving = pin!(self.gateway.serve(&self.peer, request));
-        let Some(response) = self.unless_gone(serving).await else {
-            return Next::Close;
+        let response = {
+            // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.
+            let serving = pin!(self.gateway.serve(&self.peer, &mut request));
+            self.unless_gone(serving).await
         };
+        drop(request);
+        let Some(response) = response else { return Next::Close };
         self.respond(response, answer::Asked { version, head_only, keep_alive }).await
     }
 
@@ -156,7 +158,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             return Next::Close;
         }
         if let Some(tunnel) = tunnel {
-            super::tunnel::run(&self.socket, tunnel, &self.drain).await;
+            super::tunnel::run(&self.socket, *tunnel, &self.drain).await;
             return Next::Close;
         }
         if !close && self.discard_body().await {

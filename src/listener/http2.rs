@@ -54,7 +54,7 @@ where
         async move {
             let head_only = request.method() == Method::HEAD;
             let response = match translate(request, &open, &peer.bounds) {
-                Ok(request) => gateway.serve(&peer, request).await,
+                Ok(mut request) => gateway.serve(&peer, &mut request).await,
                 Err(why) => {
                     let failure = Failure::BadRequest(why.into());
                     gateway.record_unread(&peer, &failure);

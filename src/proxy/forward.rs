@@ -17,7 +17,7 @@ use http_body::Body as _;
 
 /// A request that every limit has let pass, and what has been found out about it.
 pub struct Admitted<'a> {
-    pub request: Request,
+    pub request: &'a mut Request,
     pub path: NormalPath<'a>,
     pub query: Option<&'a str>,
     /// The peer's address as text.
@@ -52,7 +52,7 @@ pub async fn forward(
             head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
             let mut response = Response::new(head.status, head.headers, Body::Empty);
             let (upstream, read_ahead) = connection.into_parts();
-            response.tunnel = Some(Tunnel { upstream, read_ahead, held: None });
+            response.tunnel = Some(Box::new(Tunnel { upstream, read_ahead, held: None }));
             Ok(response)
         }
         Err(failed) => Err(failure(route, endpoint, &failed)),
@@ -60,7 +60,8 @@ pub async fn forward(
 }
 
 fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing {
-    let request = admitted.request;
+    // Let go of here: what holds the request's head keeps its connection's read buffer for as long as the answer takes.
+    let request = std::mem::take(admitted.request);
     let upgrade = (request.version == Version::HTTP_11 && request.body.is_end_stream())
         .then(|| headers::wanted_upgrade(&request.headers))
         .flatten();

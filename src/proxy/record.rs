@@ -3,7 +3,7 @@
 use super::policy::{Route, Snapshot};
 use super::service::Gateway;
 use crate::clock;
-use crate::limit::{Limit, Ruling};
+use crate::limit::Ruling;
 use crate::message::{Body, BodyError, Request, Response};
 use crate::respond::Failure;
 use crate::telemetry::access::{Entry, Requests};
@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the log says of a client that left before its answer; nginx's number for the same.
 const CLIENT_LEFT: u16 = 499;
@@ -25,19 +25,27 @@ const CLIENT_LEFT: u16 = 499;
 pub struct Record {
     gateway: Rc<Gateway>,
     snapshot: Rc<Arc<Snapshot>>,
-    begun: Instant,
-    client: IpAddr,
+    arrival: Arrival,
+    /// Where that was known before this record's own end.
+    ended: Option<Instant>,
     route: Option<Arc<Route>>,
     outcome: Outcome,
     status: u16,
     bytes_out: u64,
-    /// The limit that decided, and what it said.
-    limit: Option<Arc<Limit>>,
+    /// The limit that decided, by its index in the route's list, and what it said.
+    decided_by: Option<usize>,
     decision: Option<Verdict>,
     /// A counter could not be reached, and `on_failure` had its part.
     degraded: bool,
     /// What only the access log needs; absent where none is kept.
     line: Option<Box<Line>>,
+}
+
+/// When a request came, and from whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub begun: Instant,
+    pub client: IpAddr,
 }
 
 #[derive(Debug)]
@@ -51,7 +59,7 @@ struct Line {
 }
 
 impl Record {
-    pub fn begin(gateway: Rc<Gateway>, snapshot: Rc<Arc<Snapshot>>, client: IpAddr, request: &Request) -> Self {
+    pub fn begin(gateway: Rc<Gateway>, snapshot: Rc<Arc<Snapshot>>, arrival: Arrival, request: &Request) -> Self {
         let logs = snapshot.access != Requests::Off && log::at_info();
         let line = logs.then(|| {
             let path = request.target.split(|octet| *octet == b'?').next().unwrap_or_default();
@@ -69,13 +77,13 @@ impl Record {
         Self {
             gateway,
             snapshot,
-            begun: clock::now(),
-            client,
+            arrival,
+            ended: None,
             route: None,
             outcome: Outcome::Forwarded,
             status: CLIENT_LEFT,
             bytes_out: 0,
-            limit: None,
+            decided_by: None,
             decision: None,
             degraded: false,
             line,
@@ -89,15 +97,19 @@ impl Record {
         self.route = Some(route);
     }
 
-    pub fn ruled(&mut self, ruling: &Ruling, route: &Route) {
-        let decided_by = ruling.decided_by.and_then(|index| route.limits.get(index));
-        self.limit = decided_by.map(|limit| limit.limit.clone());
+    pub fn ruled(&mut self, ruling: &Ruling<'_>) {
+        self.decided_by = ruling.decided_by;
         self.decision = ruling.verdict;
         self.degraded = ruling.degraded;
     }
 
     pub fn outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
+    }
+
+    /// By its limits, at this moment; to write the refusal takes no time that would be worth another look at the clock.
+    pub fn refused(&mut self, at: Instant) {
+        (self.outcome, self.ended) = (Outcome::Limited, Some(at));
     }
 
     pub fn forwarded(&mut self, request_id: &str, upstream: &dyn std::fmt::Display) {
@@ -122,11 +134,16 @@ impl Record {
         response
     }
 
-    fn write_line(&self) {
+    fn limit(&self) -> Option<(&str, &str)> {
+        let limit = &self.route.as_ref()?.limits.get(self.decided_by?)?.limit;
+        Some((&limit.policy, &limit.name))
+    }
+
+    fn write_line(&self, duration: Duration) {
         let Some(line) = self.line.as_ref().filter(|_| self.snapshot.access.include(self.outcome)) else { return };
         self.gateway.log(&Entry {
             wall_us: clock::wall_us(),
-            client: self.client,
+            client: self.arrival.client,
             method: line.method.as_str(),
             host: &line.host,
             path: &line.path,
@@ -134,10 +151,10 @@ impl Record {
             route: self.route.as_ref().map_or("", |route| &route.name),
             status: self.status,
             outcome: self.outcome,
-            limit: self.limit.as_ref().map(|limit| (&*limit.policy, &*limit.name)),
+            limit: self.limit(),
             decision: self.decision,
             degraded: self.degraded,
-            duration_us: clock::micros(clock::now().duration_since(self.begun)),
+            duration_us: clock::micros(duration),
             bytes_out: self.bytes_out,
             request_id: &line.request_id,
             upstream: &line.upstream,
@@ -148,8 +165,9 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let metrics = self.route.as_ref().map_or(self.gateway.unrouted(), |route| &route.metrics);
-        metrics.count(self.outcome, clock::now().duration_since(self.begun).as_secs_f64());
-        self.write_line();
+        let duration = self.ended.unwrap_or_else(clock::now).duration_since(self.arrival.begun);
+        metrics.count(self.outcome, duration.as_secs_f64());
+        self.write_line(duration);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::forward::{self, Admitted};
 use super::peer::Peer;
 use super::policy::Snapshot;
-use super::record::{self, Record};
+use super::record::{self, Arrival, Record};
 use crate::clock;
 use crate::identify::Facts;
 use crate::limit::{Limiter, Outcome, Ruling};
@@ -11,12 +11,13 @@ use crate::message::{Body, Lines, Request, Response};
 use crate::respond::{self, Failure};
 use crate::route::{normalise, normalise_host, split_target};
 use crate::telemetry::access::{AccessLog, Entry};
-use crate::telemetry::metrics::{self, RouteMetrics};
+use crate::telemetry::metrics::RouteMetrics;
 use crate::upstream::Upstreams;
 use http_body::Body as _;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// One core's gateway: the policy in force and what it works with.
 #[derive(Debug)]
@@ -50,29 +51,29 @@ impl Gateway {
     }
 
     /// Answers one request. Dropped midway, it ends all work for it.
-    pub async fn serve(self: &Rc<Self>, peer: &Peer, request: Request) -> Response {
+    pub async fn serve(self: &Rc<Self>, peer: &Peer, request: &mut Request) -> Response {
         let InForce { snapshot, limiter } = self.in_force.borrow().clone();
+        let begun = clock::now();
         let client = snapshot.client_addr.client(peer.address.ip(), &request.headers);
-        let mut record = Record::begin(self.clone(), snapshot.clone(), client, &request);
-        let facts = Known { snapshot: &snapshot, limiter: &limiter, peer, client };
-        let response = match self.handle(&facts, request, &mut record).await {
+        let mut record = Record::begin(self.clone(), snapshot.clone(), Arrival { begun, client }, request);
+        let known = Known { snapshot: &snapshot, limiter: &limiter, peer, client, begun };
+        let response = match self.handle(&known, request, &mut record).await {
             Ok(response) => response,
             Err(failure) => fail(&failure, &mut record),
         };
         record.finish(response)
     }
 
-    async fn handle(&self, known: &Known<'_>, request: Request, record: &mut Record) -> Result<Response, Failure> {
+    async fn handle(&self, known: &Known<'_>, request: &mut Request, record: &mut Record) -> Result<Response, Failure> {
         // normalise: the path and the host, once, for matching and for forwarding
-        let target = request.target.clone();
+        let target = std::mem::take(&mut request.target);
         let (raw_path, query) = split_target(&target).map_err(bad)?;
         let path = normalise(raw_path).map_err(bad)?;
-        let named_host = forward::host(&request).unwrap_or_default().to_owned();
-        let host = normalise_host(&named_host).map_err(bad)?;
+        let host = normalise_host(forward::host(request).unwrap_or_default()).map_err(bad)?;
 
         // route
         let found = known.snapshot.routes.find(&host, path.matching(), &request.method, &request.headers);
-        let route = found.ok_or(Failure::NoRoute)?.clone();
+        let route = found.ok_or(Failure::NoRoute)?;
         record.routed(route.clone(), path.forwarded());
         if request.body.size_hint().lower() > known.peer.bounds.max_body_bytes {
             return Err(Failure::BodyTooLarge);
@@ -88,18 +89,21 @@ impl Gateway {
             headers: &request.headers,
             route: &route.name,
         };
-        // The moment before the decision: read after it, a window's end on a whole second would be told one second late.
-        let wall_us = clock::wall_us();
-        let ruling =
-            if route.limits.is_empty() { Ruling::pass() } else { known.limiter.decide(&route.limits, &facts).await };
-        record.ruled(&ruling, &route);
+        let ruling = if route.limits.is_empty() {
+            Ruling::pass(known.begun)
+        } else {
+            known.limiter.decide(&route.limits, &facts, known.begun).await
+        };
+        record.ruled(&ruling);
 
         // respond, or forward
         let style = &known.snapshot.style;
+        // The moment before the decision: told from after it, a window's end on a whole second would be a second late.
+        let wall_us = || clock::wall_us_at(known.begun);
         let mut response = match ruling.outcome {
             Outcome::Refused => {
-                record.outcome(metrics::Outcome::Limited);
-                return Ok(respond::refuse(&request.headers, &ruling.told, style, wall_us));
+                record.refused(ruling.at);
+                return Ok(respond::refuse(&request.headers, &ruling.told, style, wall_us()));
             }
             Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record),
             Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record),
@@ -107,7 +111,7 @@ impl Gateway {
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
                 let peer = known.peer.text.as_str();
                 let admitted = Admitted { request, path, query, peer, trusted };
-                forward::forward(self, &route, admitted, record).await.unwrap_or_else(|failure| fail(&failure, record))
+                forward::forward(self, route, admitted, record).await.unwrap_or_else(|failure| fail(&failure, record))
             }
         };
 
@@ -115,7 +119,7 @@ impl Gateway {
         if !route.limits.is_empty() {
             respond::strip(&mut response.headers);
             response.lines = Lines::with_capacity(respond::room(&ruling.told));
-            respond::annotate(&mut response.lines, &ruling.told, style, wall_us);
+            respond::annotate(&mut response.lines, &ruling.told, style, wall_us());
         }
         Ok(response)
     }
@@ -159,6 +163,7 @@ struct Known<'a> {
     limiter: &'a Limiter,
     peer: &'a Peer,
     client: std::net::IpAddr,
+    begun: Instant,
 }
 
 fn bad(error: impl std::fmt::Display) -> Failure {

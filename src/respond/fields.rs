@@ -44,7 +44,7 @@ pub fn room(told: &[Told]) -> usize {
 /// The refused one with the longest wait, "no wait helps" being the longest; else the one with the fewest remaining;
 /// of equals the first.
 #[must_use]
-pub fn tightest(told: &[Told]) -> Option<&Told> {
+pub fn tightest<'t, 'l>(told: &'t [Told<'l>]) -> Option<&'t Told<'l>> {
     // Smaller is tighter; `min_by_key` keeps the first of equals.
     told.iter().min_by_key(|told| {
         if told.refused { (0, u64::MAX - told.retry_after_us.unwrap_or(u64::MAX)) } else { (1, told.remaining) }
@@ -79,12 +79,12 @@ fn reset(wait_us: u64, refused: bool, form: Reset, wall_us: u64) -> u64 {
     }
 }
 
-fn list(text: &mut BytesMut, told: &[Told], parameters: fn(&mut BytesMut, &Told)) {
+fn list(text: &mut BytesMut, told: &[Told], parameters: impl Fn(&mut BytesMut, &Told)) {
     for (index, told) in told.iter().enumerate() {
         if index > 0 {
             text.put_slice(b", ");
         }
-        string(text, &told.name);
+        text.put_slice(told.name.quoted().as_bytes());
         parameters(text, told);
     }
 }
@@ -112,28 +112,6 @@ fn parameter(text: &mut BytesMut, name: &[u8], value: u64) {
 
 pub(super) fn integer(text: &mut BytesMut, value: u64) {
     text.put_slice(itoa::Buffer::new().format(value).as_bytes());
-}
-
-/// RFC 9651 §3.3.3. A byte that a string cannot hold becomes `?`: the configuration allows none, and a field that does
-/// not parse would cost the client all the others in it.
-fn string(text: &mut BytesMut, name: &str) {
-    text.put_u8(b'"');
-    if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
-        text.put_slice(name.as_bytes());
-    } else {
-        escaped(text, name);
-    }
-    text.put_u8(b'"');
-}
-
-fn escaped(text: &mut BytesMut, name: &str) {
-    for byte in name.bytes() {
-        match byte {
-            b'"' | b'\\' => text.put_slice(&[b'\\', byte]),
-            b' '..=b'~' => text.put_u8(byte),
-            _ => text.put_u8(b'?'),
-        }
-    }
 }
 
 /// Removes every rate-limit field an upstream sent on a limited route, its dialects included (`x-ratelimit-used`, …): a mixture of

@@ -33,6 +33,16 @@ impl Problem {
         self
     }
 
+    /// A text that is written as it stands between the quotes.
+    #[must_use]
+    pub fn escaped(mut self, name: &'static str, write: impl FnOnce(&mut BytesMut)) -> Self {
+        self.name(name);
+        self.0.put_u8(b'"');
+        write(&mut self.0);
+        self.0.put_u8(b'"');
+        self
+    }
+
     #[must_use]
     pub fn number(mut self, name: &'static str, value: u64) -> Self {
         self.name(name);
@@ -40,6 +50,7 @@ impl Problem {
         self
     }
 
+    /// Of texts that are escaped already.
     #[must_use]
     pub fn list<'a>(mut self, name: &'static str, values: impl Iterator<Item = &'a str>) -> Self {
         self.name(name);
@@ -48,7 +59,9 @@ impl Problem {
             if index > 0 {
                 self.0.put_u8(b',');
             }
-            self.string(value);
+            self.0.put_u8(b'"');
+            self.0.put_slice(value.as_bytes());
+            self.0.put_u8(b'"');
         }
         self.0.put_u8(b']');
         self

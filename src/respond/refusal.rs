@@ -7,9 +7,9 @@
 use super::fields::{annotate, integer, retry_after_s, room};
 use super::problem::{self, Problem};
 use super::{RefusalBody, Style};
-use crate::limit::Told;
+use crate::limit::{Name, Told};
 use crate::message::{Body, Lines, Response};
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::fmt::Write;
@@ -54,7 +54,7 @@ fn wait_us(told: &[Told]) -> Option<u64> {
 fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
     let (content_type, body) = match &style.body {
         RefusalBody::Problem => (&problem::CONTENT_TYPE, document(told, style.status, wait_us)),
-        RefusalBody::Text => (&PLAIN_TEXT, Bytes::from(format!("{TITLE}: {}\n", detail(told, wait_us)))),
+        RefusalBody::Text => (&PLAIN_TEXT, line(told, wait_us)),
         RefusalBody::Custom { content_type, text } => (content_type, text.clone()),
     };
     let mut answer = Response::new(style.status, HeaderMap::new(), Body::from(body));
@@ -68,12 +68,21 @@ fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
 
 fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
     let problem = Problem::begun(QUOTA_EXCEEDED, status)
-        .member("detail", &detail(told, wait_us))
-        .list("violated-policies", refusing(told));
+        .escaped("detail", |text| detail(text, told, wait_us, Name::json))
+        .list("violated-policies", refusing(told).map(Name::json));
     match wait_us {
         Some(wait_us) => problem.number("retry_after_ms", milliseconds(wait_us)).finish(),
         None => problem.finish(),
     }
+}
+
+fn line(told: &[Told], wait_us: Option<u64>) -> Bytes {
+    let mut text = BytesMut::with_capacity(128);
+    text.put_slice(TITLE.as_bytes());
+    text.put_slice(b": ");
+    detail(&mut text, told, wait_us, Name::text);
+    text.put_u8(b'\n');
+    text.freeze()
 }
 
 /// Trailers-only: HTTP 200, the status among the headers, no body. Its length is not told either, as a gRPC stream has none.
@@ -82,7 +91,9 @@ fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
     let lines = &mut answer.lines;
     lines.add("content-type", |line| line.put_slice(GRPC));
     lines.add("grpc-status", |line| line.put_slice(RESOURCE_EXHAUSTED));
-    lines.add("grpc-message", |line| line.put_slice(percent_encoded(&detail(told, wait_us)).as_bytes()));
+    let mut message = BytesMut::new();
+    detail(&mut message, told, wait_us, Name::text);
+    lines.add("grpc-message", |line| line.put_slice(percent_encoded(&message).as_bytes()));
     // gRFC A6: milliseconds to wait, or a negative number for "do not retry".
     lines.add("grpc-retry-pushback-ms", |line| match wait_us {
         Some(wait_us) => integer(line, milliseconds(wait_us)),
@@ -91,27 +102,27 @@ fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
     answer
 }
 
-/// One sentence for people.
-fn detail(told: &[Told], wait_us: Option<u64>) -> String {
-    let mut text = String::with_capacity(96);
-    text.push_str("Over the limit ");
+/// One sentence for people, the limits' names as `spelt`.
+fn detail(text: &mut BytesMut, told: &[Told], wait_us: Option<u64>, spelt: impl Fn(&Name) -> &str) {
+    text.put_slice(b"Over the limit ");
     for (index, name) in refusing(told).enumerate() {
-        text.push_str(if index > 0 { ", " } else { "" });
-        text.push_str(name);
+        if index > 0 {
+            text.put_slice(b", ");
+        }
+        text.put_slice(spelt(name).as_bytes());
     }
     match wait_us {
         Some(wait_us) => {
-            text.push_str("; try again in ");
-            text.push_str(itoa::Buffer::new().format(retry_after_s(wait_us)));
-            text.push_str(" s.");
+            text.put_slice(b"; try again in ");
+            integer(text, retry_after_s(wait_us));
+            text.put_slice(b" s.");
         }
-        None => text.push_str("; waiting will not help."),
+        None => text.put_slice(b"; waiting will not help."),
     }
-    text
 }
 
-fn refusing(told: &[Told]) -> impl Iterator<Item = &str> {
-    told.iter().filter(|told| told.refused).map(|told| &*told.name)
+fn refusing<'l>(told: &[Told<'l>]) -> impl Iterator<Item = &'l Name> {
+    told.iter().filter(|told| told.refused).map(|told| told.name)
 }
 
 /// Rounded up, so that waiting as told is waiting long enough; never 0.
@@ -120,9 +131,9 @@ fn milliseconds(us: u64) -> u64 {
 }
 
 /// gRPC over HTTP/2, "Responses": everything but printable ASCII, and `%` itself, is escaped.
-fn percent_encoded(text: &str) -> String {
+fn percent_encoded(text: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len() + 8);
-    for byte in text.bytes() {
+    for &byte in text {
         if matches!(byte, b' '..=b'~') && byte != b'%' {
             encoded.push(char::from(byte));
         } else {
