@@ -17,6 +17,21 @@ pub struct RequestHead {
     pub target: Bytes,
     pub version: Version,
     pub headers: HeaderMap,
+    /// The lengths of the fields' names, as a set; all above 62 are one.
+    name_lengths: u64,
+}
+
+impl RequestHead {
+    /// False: there is no such field. To look for it in the map costs as much as to read one off the wire, and most of those
+    /// that are looked for are rarely there.
+    #[must_use]
+    pub fn may_have(&self, name: &HeaderName) -> bool {
+        self.name_lengths & length_bit(name.as_str()) != 0
+    }
+}
+
+fn length_bit(name: &str) -> u64 {
+    1 << name.len().min(63)
 }
 
 #[derive(Debug)]
@@ -47,7 +62,8 @@ pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<Request
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("invalid method"))?;
     let target = bytes.slice_ref(target.as_bytes());
     let headers = fields_of(request.headers, &bytes)?;
-    Ok(Some(RequestHead { method, target, version: version_of(minor), headers }))
+    let name_lengths = request.headers.iter().fold(0, |lengths, field| lengths | length_bit(field.name));
+    Ok(Some(RequestHead { method, target, version: version_of(minor), headers, name_lengths }))
 }
 
 /// Takes a whole response head off the front of `input`; `None`: more bytes are needed.
@@ -88,6 +104,9 @@ fn skip_empty_lines(input: &mut BytesMut) {
 /// The length of a head, or of a trailer section, with its closing empty line, once it is all there. Every line ends in CRLF, and none is folded
 /// (RFC 9112 §2.2, §5.2): what breaks that is refused as soon as it has come, and not by a time-out.
 pub(super) fn section_length(input: &[u8], limit: usize) -> Result<Option<usize>, HeadError> {
+    if input.is_empty() {
+        return Ok(None);
+    }
     let mut line_start = 0;
     for end in memchr::memchr_iter(b'\n', input) {
         check_line(&input[line_start..=end])?;
@@ -96,26 +115,24 @@ pub(super) fn section_length(input: &[u8], limit: usize) -> Result<Option<usize>
         }
         line_start = end + 1;
     }
-    check_beginning(&input[line_start..])?;
+    check_unfinished(input)?;
     if input.len() > limit { Err(HeadError::TooLarge) } else { Ok(None) }
 }
 
-/// A line with its ending: its first CR is the one before its LF. A blank at its start would continue the line before.
+/// A line with its ending. A blank at its start would continue the line before. A CR within it is found by the parser, which
+/// takes one nowhere but before an LF.
 fn check_line(line: &[u8]) -> Result<(), HeadError> {
-    match memchr::memchr(b'\r', line) {
-        None => Err(HeadError::Malformed("a line ended by a bare LF")),
-        Some(at) if at + 2 != line.len() => Err(HeadError::Malformed("a CR without LF")),
-        Some(_) if matches!(line[0], b' ' | b'\t') => Err(HeadError::Malformed("a folded field line")),
-        Some(_) => Ok(()),
+    match line {
+        [b' ' | b'\t', ..] => Err(HeadError::Malformed("a folded field line")),
+        [.., b'\r', b'\n'] => Ok(()),
+        _ => Err(HeadError::Malformed("a line ended by a bare LF")),
     }
 }
 
-/// A line whose end has not come: a bare CR may be why it never does.
-fn check_beginning(line: &[u8]) -> Result<(), HeadError> {
-    match memchr::memchr(b'\r', line) {
-        Some(at) if at + 1 < line.len() => Err(HeadError::Malformed("a CR without LF")),
-        _ => Ok(()),
-    }
+/// A section whose end has not come, so that no parser sees it: a bare CR may be why it never does.
+fn check_unfinished(input: &[u8]) -> Result<(), HeadError> {
+    let bare = |at: usize| input.get(at + 1).is_some_and(|next| *next != b'\n');
+    if memchr::memchr_iter(b'\r', input).any(bare) { Err(HeadError::Malformed("a CR without LF")) } else { Ok(()) }
 }
 
 fn parsed(result: httparse::Result<usize>) -> Result<(), HeadError> {

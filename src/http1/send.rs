@@ -46,8 +46,16 @@ pub struct Sender {
 impl Sender {
     /// `head` is a whole head, its closing empty line included.
     #[must_use]
-    pub fn new(head: BytesMut, body: Body, mode: Mode) -> Self {
-        let ended = mode == Mode::None || mode == Mode::Sized(0);
+    pub fn new(mut head: BytesMut, mut body: Body, mode: Mode) -> Self {
+        let mut ended = mode == Mode::None || mode == Mode::Sized(0);
+        // Most bodies of our own: short, and as long as was told.
+        if let (Body::Full(bytes), Mode::Sized(length)) = (&body, mode)
+            && bytes.len() as u64 == length
+            && bytes.len() <= COPIED
+        {
+            head.extend_from_slice(bytes);
+            (body, ended) = (Body::Empty, true);
+        }
         Self { head, data: Bytes::new(), tail: b"", body, mode, ended, written: 0 }
     }
 

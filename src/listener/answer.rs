@@ -7,13 +7,14 @@ use crate::http1::{Mode, SendError, Sender, encode};
 use crate::message::{Body, Response};
 use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
-use http::{HeaderValue, StatusCode, Version};
+use http::{StatusCode, Version};
 use http_body::Body as _;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 
 /// What the framing depends on besides the answer.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub struct Asked {
     /// HEAD: the answer's fields without its body.
     pub head_only: bool,
     pub keep_alive: bool,
+    /// When the answer begins.
+    pub at: Instant,
 }
 
 /// The client left, was too slow, or the body's source failed: the connection is of no further use.
@@ -34,7 +37,7 @@ pub fn sender(response: Response, asked: &Asked, close: bool) -> Sender {
     // Room for a short body behind the head, which leaves with it.
     let mut head = BytesMut::with_capacity(1024);
     encode::status_line(&mut head, response.status);
-    fields(&mut head, &response, mode);
+    fields(&mut head, &response, mode, asked.at);
     match (response.status, close) {
         (StatusCode::SWITCHING_PROTOCOLS, _) => encode::field(&mut head, "connection", b"upgrade"),
         (_, true) => encode::field(&mut head, "connection", b"close"),
@@ -57,7 +60,7 @@ fn mode(response: &Response, asked: &Asked) -> Mode {
 }
 
 /// The framing fields are ours; only where there is no body (HEAD, 304) does the upstream's Content-Length tell of one.
-fn fields(head: &mut BytesMut, response: &Response, mode: Mode) {
+fn fields(head: &mut BytesMut, response: &Response, mode: Mode, at: Instant) {
     for (name, value) in &response.headers {
         let framing = name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION;
         if !framing {
@@ -66,7 +69,7 @@ fn fields(head: &mut BytesMut, response: &Response, mode: Mode) {
     }
     head.extend_from_slice(response.lines.as_bytes());
     if !response.headers.contains_key(DATE) {
-        encode::field(head, "date", date().as_bytes());
+        write_date(head, at);
     }
     match mode {
         Mode::Sized(length) => encode::content_length(head, length),
@@ -87,34 +90,38 @@ fn kept_length(head: &mut BytesMut, response: &Response) {
     }
 }
 
-/// The moment as an IMF-fixdate (RFC 9110 §5.6.7), written once a second.
-pub fn date() -> HeaderValue {
+/// The moment as an IMF-fixdate (RFC 9110 §5.6.7), formatted once a second.
+fn write_date(head: &mut BytesMut, at: Instant) {
     thread_local! {
-        static WRITTEN: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
+        static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
     }
-    let second = clock::wall_us() / 1_000_000;
-    WRITTEN.with_borrow_mut(|(at, text)| {
-        if *at != second {
-            let written = HeaderValue::from_str(&httpdate::fmt_http_date(clock::wall()));
-            *text = written.unwrap_or(HeaderValue::from_static(""));
-            *at = second;
+    let second = clock::wall_us_at(at.into_std()) / 1_000_000;
+    WRITTEN.with_borrow_mut(|(written, text)| {
+        if *written != second {
+            (*written, *text) = (second, httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)));
         }
-        text.clone()
-    })
+        encode::field(head, "date", text.as_bytes());
+    });
 }
 
-/// Sends the whole answer, unless the client leaves, takes nothing for `stall`, or takes it at a trickle.
-pub async fn send<IO>(socket: &Socket<IO>, mut sender: Sender, stall: Duration) -> Result<(), CutShort>
+/// Sends the whole answer that began at `begun`, unless the client leaves, takes nothing for `stall`, or takes it at a
+/// trickle; says when it was sent.
+pub async fn send<IO>(
+    socket: &Socket<IO>,
+    mut sender: Sender,
+    stall: Duration,
+    begun: Instant,
+) -> Result<Instant, CutShort>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut pace, mut seen) = (Pace::new(stall, stall), 0);
+    let (mut pace, mut seen, mut waited) = (Pace::new(stall, stall), 0, false);
     poll_fn(|cx| {
         let sent = sender.poll_send(&mut socket.writer(), cx);
         match sent {
-            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(if waited { Instant::now() } else { begun })),
             Poll::Ready(Err(SendError::Io(_) | SendError::Body(_))) => return Poll::Ready(Err(CutShort)),
-            Poll::Pending => {}
+            Poll::Pending => waited = true,
         }
         if socket.poll_gone(cx).is_ready() {
             return Poll::Ready(Err(CutShort));

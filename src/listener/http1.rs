@@ -14,7 +14,7 @@ use crate::proxy::{Gateway, Peer};
 use crate::respond::Failure;
 use bytes::BytesMut;
 use http::Version;
-use http::header::EXPECT;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -43,8 +43,8 @@ where
 {
     let connection = Connection { socket: Rc::new(Socket::new(io, begun.input)), peer, gateway, drain };
     let mut wait = HeadWait::first(begun.opened + connection.peer.bounds.header_timeout);
-    while let Next::KeepAlive = connection.one_request(wait).await {
-        wait = HeadWait::next(connection.peer.bounds.keep_alive_timeout);
+    while let Next::KeepAlive { since } = connection.one_request(wait).await {
+        wait = HeadWait::next(since + connection.peer.bounds.keep_alive_timeout);
     }
 }
 
@@ -57,7 +57,7 @@ struct Connection<IO> {
 
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
-    KeepAlive,
+    KeepAlive { since: Instant },
     Close,
 }
 
@@ -83,7 +83,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         };
         drop(request);
         let Some(response) = response else { return Next::Close };
-        self.respond(response, answer::Asked { version, head_only, keep_alive }).await
+        self.respond(response, answer::Asked { version, head_only, keep_alive, at: Instant::now() }).await
     }
 
     async fn read_request(&self, mut wait: HeadWait) -> Result<(Request, bool), NoRequest> {
@@ -118,13 +118,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
 
     /// Checks the head as a whole and puts the body behind it. Says too whether the client wants to go on afterwards.
     fn request(&self, mut head: RequestHead) -> Result<(Request, bool), Failure> {
-        let framing = framing::of_request(head.version, &head.headers).map_err(bad)?;
+        let is_framed = head.may_have(&CONTENT_LENGTH) || head.may_have(&TRANSFER_ENCODING);
+        let framing =
+            if is_framed { framing::of_request(head.version, &head.headers).map_err(bad)? } else { Framing::None };
         let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
         target::check_host(&head.headers, head.version).map_err(bad)?;
-        let keep_alive = framing::keeps_alive(head.version, &head.headers);
+        let keep_alive = if head.may_have(&CONNECTION) {
+            framing::keeps_alive(head.version, &head.headers)
+        } else {
+            head.version == Version::HTTP_11
+        };
         self.socket.decoder.set(Decoder::new(framing));
-        let waits =
-            head.headers.remove(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+        let expected = if head.may_have(&EXPECT) { head.headers.remove(EXPECT) } else { None };
+        let waits = expected.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         let body = if framing == Framing::None {
             Body::Empty
         } else {
@@ -154,17 +160,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let ends = response.close || !asked.keep_alive || self.drain.is_draining() || self.body_is_too_long();
         let close = tunnel.is_none() && ends;
         let sender = answer::sender(response, &asked, close);
-        if answer::send(&self.socket, sender, self.peer.bounds.stall_timeout).await.is_err() {
+        let Ok(sent) = answer::send(&self.socket, sender, self.peer.bounds.stall_timeout, asked.at).await else {
             return Next::Close;
-        }
+        };
         if let Some(tunnel) = tunnel {
             super::tunnel::run(&self.socket, *tunnel, &self.drain).await;
             return Next::Close;
         }
-        if !close && self.discard_body().await {
-            return Next::KeepAlive;
+        match close {
+            false if self.socket.decoder.get().is_done() => Next::KeepAlive { since: sent },
+            false if self.discard_body().await => Next::KeepAlive { since: Instant::now() },
+            _ => self.linger().await,
         }
-        self.linger().await
     }
 
     /// Whether so much of the request's body is still to come that the connection is better closed.
@@ -175,9 +182,6 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     }
 
     async fn discard_body(&self) -> bool {
-        if self.socket.decoder.get().is_done() {
-            return true;
-        }
         let mut most = MAX_DISCARD;
         let discarding = poll_fn(|cx| self.socket.poll_discard(&mut most, cx));
         timeout(self.peer.bounds.header_timeout, discarding).await.unwrap_or(false)
@@ -235,8 +239,8 @@ impl HeadWait {
         Self { idle_until: until, head_until: Some(until) }
     }
 
-    fn next(idle: Duration) -> Self {
-        Self { idle_until: Instant::now() + idle, head_until: None }
+    fn next(idle_until: Instant) -> Self {
+        Self { idle_until, head_until: None }
     }
 
     fn until(&mut self, begun: bool, header_timeout: Duration) -> Instant {
