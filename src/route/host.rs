@@ -29,26 +29,28 @@ pub fn normalise_host(authority: &[u8]) -> Result<Cow<'_, str>, HostError> {
     if authority.is_empty() {
         return Ok(Cow::Borrowed(""));
     }
-    let authority = std::str::from_utf8(authority).map_err(|_| HostError::Character)?;
-    if let Some(rest) = authority.strip_prefix('[') {
-        let (address, port) = rest.split_once(']').ok_or(HostError::Brackets)?;
-        check_port(port)?;
+    if authority.first() == Some(&b'[') {
+        let authority = std::str::from_utf8(authority).map_err(|_| HostError::Character)?;
+        let (address, port) = authority[1..].split_once(']').ok_or(HostError::Brackets)?;
+        check_port(port.as_bytes())?;
         return normalise_ipv6(authority, address);
     }
-    let (name, port) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+    let (name, port) = authority.split_at(memchr::memchr(b':', authority).unwrap_or(authority.len()));
     check_port(port)?;
     normalise_name(name)
 }
 
 /// `:` and digits, or nothing. An empty port is the scheme's own (RFC 3986 3.2.3).
-fn check_port(port: &str) -> Result<(), HostError> {
-    if port.is_empty() {
-        return Ok(());
+fn check_port(port: &[u8]) -> Result<(), HostError> {
+    let Some((colon, digits)) = port.split_first() else { return Ok(()) };
+    if *colon != b':' {
+        return Err(HostError::Brackets);
     }
-    let digits = port.strip_prefix(':').ok_or(HostError::Brackets)?;
-    let number =
-        digits.is_empty() || (digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok());
-    if number { Ok(()) } else { Err(HostError::Port) }
+    let number = digits.iter().try_fold(0_u16, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    });
+    number.map(|_| ()).ok_or(HostError::Port)
 }
 
 /// One address has one spelling, so that a route for `[::1]` is not passed by with `[0:0::1]`.
@@ -61,31 +63,50 @@ fn normalise_ipv6<'a>(authority: &'a str, address: &str) -> Result<Cow<'a, str>,
     })
 }
 
-fn normalise_name(name: &str) -> Result<Cow<'_, str>, HostError> {
+fn normalise_name(name: &[u8]) -> Result<Cow<'_, str>, HostError> {
     if name.len() > LENGTH_MAX {
         return Err(HostError::TooLong);
     }
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let mut label = 0;
-    let mut upper = false;
-    for byte in name.bytes() {
-        match byte {
-            b'.' if label == 0 => return Err(HostError::EmptyLabel),
-            b'.' => label = 0,
-            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => label += 1,
-            b'A'..=b'Z' => {
-                upper = true;
-                label += 1;
-            }
-            _ => return Err(HostError::Character),
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    // A name begins as if after a dot, and must not end so.
+    let (mut last, mut seen) = (DOT, 0);
+    for byte in name {
+        let class = CLASSES[usize::from(*byte)];
+        if last & class & DOT != 0 {
+            return Err(HostError::EmptyLabel);
         }
+        (last, seen) = (class, seen | class);
     }
-    match (label, upper) {
-        (0, _) => Err(HostError::EmptyLabel),
-        (_, false) => Ok(Cow::Borrowed(name)),
-        (_, true) => Ok(Cow::Owned(name.to_ascii_lowercase())),
+    if seen & REFUSED != 0 {
+        return Err(HostError::Character);
     }
+    if last & DOT != 0 {
+        return Err(HostError::EmptyLabel);
+    }
+    // Always succeeds: none of these bytes is beyond ASCII.
+    let name = std::str::from_utf8(name).map_err(|_| HostError::Character)?;
+    Ok(if seen & UPPER == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
 }
+
+/// What a byte is in a name; nothing of this: a plain character.
+const DOT: u8 = 1;
+const UPPER: u8 = 2;
+const REFUSED: u8 = 4;
+
+static CLASSES: [u8; 256] = {
+    let mut table = [REFUSED; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] = match byte {
+            b'.' => DOT,
+            b'A'..=b'Z' => UPPER,
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => 0,
+            _ => REFUSED,
+        };
+        byte += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {
