@@ -79,6 +79,8 @@ pub struct Keyer {
     sources: Box<[KeySource]>,
     prefixes: Prefixes,
     base: SipHasher24,
+    /// The digest of a key that is the same for all requests.
+    global: Option<u128>,
 }
 
 impl Keyer {
@@ -93,12 +95,18 @@ impl Keyer {
         }
         // No text is that long: it ends the list, so that no identity is the beginning of another.
         base.write(&u64::MAX.to_le_bytes());
-        Self { sources: spec.sources.clone().into(), prefixes, base }
+        let is_global = spec.sources.iter().all(|source| *source == KeySource::Global);
+        let mut keyer = Self { sources: spec.sources.clone().into(), prefixes, base, global: None };
+        keyer.global = is_global.then(|| keyer.begin(Kind::Key).finish128().into());
+        keyer
     }
 
     /// The digest of this request's key; `None`: a part of it is missing.
     #[must_use]
     pub fn digest(&self, facts: &Facts<'_>) -> Option<u128> {
+        if self.global.is_some() {
+            return self.global;
+        }
         let mut hasher = self.begin(Kind::Key);
         for source in &self.sources {
             let length = match source {

@@ -47,7 +47,7 @@ pub struct Memory {
 #[repr(align(64))]
 struct Line(Mutex<Shard>);
 
-type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 8]>;
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Memory {
     /// Holds at most `max_keys` counters (at least one).
@@ -84,11 +84,11 @@ impl Memory {
         if passes {
             self.charge(&mut locked, &request);
         }
-        let answer = |look: &Look| {
-            let charged = passes && look.decision.admitted;
-            Answer::new(look.decision, charged, now)
-        };
-        request.looks.iter().map(answer).collect()
+        let mut answers = SmallVec::new();
+        for look in &request.looks {
+            answers.push(Answer::new(look.decision, passes && look.decision.admitted, now));
+        }
+        answers
     }
 
     /// Gives back exactly what was charged at `charged_at`; makes no counter.
@@ -186,10 +186,17 @@ impl Memory {
 
     /// Ascending and each once, so that no two requests wait for each other.
     fn lock(&self, checks: &[Check]) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; 8]> = checks.iter().map(|check| self.shard_number(check.key)).collect();
+        let mut numbers: SmallVec<[usize; 4]> = SmallVec::new();
+        for check in checks {
+            numbers.push(self.shard_number(check.key));
+        }
         numbers.sort_unstable();
         numbers.dedup();
-        numbers.into_iter().map(|number| (number, self.shards[number].0.lock())).collect()
+        let mut locked = Locked::new();
+        for &number in &numbers {
+            locked.push((number, self.shards[number].0.lock()));
+        }
+        locked
     }
 
     /// The same for one check, which most requests are, at half the time.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 pub struct Request<'a> {
     pub checks: &'a [Check],
     pub now: Micros,
-    pub looks: SmallVec<[Look; 8]>,
+    pub looks: SmallVec<[Look; 4]>,
 }
 
 /// Where one check's counter is, and what it says.
