@@ -5,7 +5,7 @@ use super::hot::{Cache, Hot};
 use super::rule::{Question, RouteLimit};
 use super::{OnFailure, Told, window_us};
 use crate::algorithm::{Algorithm, Decision, Standing};
-use crate::clock;
+use crate::clock::{self, Micros};
 use crate::identify::Facts;
 use crate::store::memory::Memory;
 use crate::store::{Check, Store};
@@ -60,6 +60,8 @@ struct Case<'l, 'f> {
     limits: &'l [RouteLimit],
     facts: &'f Facts<'f>,
     begun: Instant,
+    /// The same by the process clock.
+    now: Micros,
     questions: SmallVec<[Question; 4]>,
     /// What the store is asked: nothing, where a limit refuses outright; that costs the store nothing, and is told alone.
     checks: SmallVec<[Check; 4]>,
@@ -95,7 +97,7 @@ impl Limiter {
         if case.checks.is_empty() {
             return self.rule(&case, &Settled::default());
         }
-        let answers = memory.decide(&case.checks, clock::us_at(case.begun));
+        let answers = memory.decide(&case.checks, case.now);
         self.rule(&case, &Settled::here(&case.checks, &answers))
     }
 
@@ -116,12 +118,12 @@ impl Limiter {
     }
 
     fn rule<'l>(&self, case: &Case<'l, '_>, settled: &Settled) -> Ruling<'l> {
-        let mut ruling = case.rule(settled);
+        let mut ruling = Ruling::pass(clock::now());
+        self.durations[settled.source().index()].observe(ruling.at.duration_since(case.begun));
+        case.tell(settled, &mut ruling);
         if ruling.outcome == Outcome::Refused {
             self.note_refused(case, settled);
         }
-        ruling.at = clock::now();
-        self.durations[settled.source().index()].observe(ruling.at.duration_since(case.begun));
         ruling
     }
 
@@ -134,7 +136,7 @@ impl Limiter {
                 && !decision.admitted
             {
                 let named = || limit.limit.named(check.key.0, case.facts);
-                self.top.count(check.key.0, clock::us_at(case.begun), named);
+                self.top.count(check.key.0, case.now, named);
             }
         }
     }
@@ -151,7 +153,8 @@ impl<'l> Ruling<'l> {
 impl<'l, 'f> Case<'l, 'f> {
     fn new(limits: &'l [RouteLimit], facts: &'f Facts<'f>, begun: Instant) -> Self {
         let (questions, checks) = (SmallVec::new(), SmallVec::new());
-        let mut case = Self { limits, facts, begun, questions, checks, refused_outright: false };
+        let now = clock::us_at(begun);
+        let mut case = Self { limits, facts, begun, now, questions, checks, refused_outright: false };
         for limit in limits {
             let question = limit.limit.question(facts, |check| case.checks.push(check));
             case.refused_outright |= matches!(question, Question::Never { .. }) && !limit.limit.shadow;
@@ -176,9 +179,9 @@ impl<'l, 'f> Case<'l, 'f> {
     }
 
     /// Makes one ruling of what each limit said, and counts each limit's word.
-    fn rule(&self, settled: &Settled) -> Ruling<'l> {
+    fn tell(&self, settled: &Settled, ruling: &mut Ruling<'l>) {
         let passes = settled.passes && !self.refused_outright;
-        let mut ruling = Ruling { degraded: settled.degraded, ..Ruling::pass(self.begun) };
+        ruling.degraded = settled.degraded;
         if let Some(retry_after) = settled.closed {
             ruling.outcome = Outcome::Closed { retry_after };
         } else if !passes {
@@ -221,7 +224,6 @@ impl<'l, 'f> Case<'l, 'f> {
             }
             ruling.told.extend(told);
         }
-        ruling
     }
 }
 
