@@ -1,13 +1,15 @@
 -- Decides many groups of checks in one call. It follows numbers.lua and the algorithms in one script (see script.rs).
 --
--- KEYS   one per check, in the order of the checks. Groups may share keys: a later one sees what an earlier one charged.
---        Within a group they differ.
--- ARGV   time               µs since the epoch; 0: this node's clock, read once
---        rules, then each   algorithm (1 fixed_window, 2 sliding_window_log, 3 sliding_window_counter, 4 token_bucket),
---                           units, period, burst, enforced (1) or shadow (0)
---        groups to the end  operation, checks, then each check's: rule (from 1), cost; for give back also when it was charged;
---                           for 5 also: units to lease, how long they are held, units given back, when those were charged
---        operation          1 check: looks at all, and if every enforced one admits, charges all that admit
+-- KEYS   each once. Groups may share keys: a later one sees what an earlier one charged. Within a group they differ.
+-- ARGV   one string of packed numbers, big-endian (a node spends more on taking in an argument than on a check's arithmetic):
+--        time (7 bytes)     µs since the epoch; 0: this node's clock, read once
+--        rules (2), each    algorithm (1: 1 fixed_window, 2 sliding_window_log, 3 sliding_window_counter, 4 token_bucket),
+--                           units (7), period (7), burst (7), enforced (1: 1) or shadow (0)
+--        checks to the end  operation (1), how many more checks its group has (2), key and rule (2 each, from 1),
+--                           cost (7);
+--                           for 3 also when it was charged (7);
+--                           for 5 also: units to lease, how long they are held, units given back, when those were charged (7 each)
+--        operation          1 check: looks at all of the group, and if every enforced one admits, charges all that admit
 --                           2 charge as much of the cost as fits   3 give back   4 look, and charge nothing
 --                           5 as 1, but first takes what is given back, and at last charges leases: of what then remains
 --                           at most an eighth
@@ -16,174 +18,171 @@
 --        remaining, reset   before it, waits counted from the time
 --        last               admitted: the reset if it is charged, lease and all; refused: the retry after, -1 for never;
 --                           for operation 2 the units charged, for 3 nothing (0)
--- Units  times are µs; all are whole numbers to 2^53, in text on the way in.
+-- Units  times are µs; all are whole numbers to 2^53.
 -- Expiry each write sets it, to when the state says no more than none would, rounded up to ms. What is not such a state
 --        (another algorithm's, a stranger's) counts as none and is replaced.
+--
+-- Every call makes its functions and tables anew, which is most of what a short call costs, and what a check costs is mostly
+-- the number of steps: so there are few functions, and the loop is one piece.
 
--- An algorithm's functions are made when a rule asks for them: a call mostly needs one or two.
-local MAKERS = { fixed_window, sliding_window_log, sliding_window_counter, token_bucket }
-local kinds = {}
+local CHECK, CHARGE_UP_TO, GIVE_BACK, LEASE = 1, 2, 3, 5
+local LEASE_SHARE = 8
 
-local arguments, format = ARGV, string.format
-local now = tonumber(arguments[1])
+local argument, format = ARGV[1], string.format
+local now, rule_count, position = unpack_from('>I7I2', argument)
 if now == 0 then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local rules = {}
-local position = 3
-for i = 1, tonumber(arguments[2]) do
-  local algorithm = tonumber(arguments[position])
-  kinds[algorithm] = kinds[algorithm] or MAKERS[algorithm]()
-  rules[i] = {
-    kind = kinds[algorithm],
-    units = tonumber(arguments[position + 1]),
-    period = tonumber(arguments[position + 2]),
-    burst = tonumber(arguments[position + 3]),
-    enforced = arguments[position + 4] == '1',
-  }
-  position = position + 5
+-- An algorithm's functions are made when a rule asks for them: a call mostly needs one or two.
+local MAKERS = { fixed_window, sliding_window_log, sliding_window_counter, token_bucket }
+local kinds, rules = {}, {}
+for i = 1, rule_count do
+  local algorithm, units, period, burst, enforced
+  algorithm, units, period, burst, enforced, position = unpack_from('>BI7I7I7B', argument, position)
+  local kind = kinds[algorithm] or MAKERS[algorithm]()
+  kinds[algorithm] = kind
+  rules[i] = { kind = kind, units = units, period = period, burst = burst, enforced = enforced == 1 }
 end
 
-local states, written, raws = {}, {}, nil
-local checks = 0 -- of the groups before this one
-local reply = { now }
-local size = 1
+-- Packed states by key, read once, and when the changed ones say no more than none would: each is written once, at the end.
+local keys = KEYS
+local packed, wholes = call('MGET', unpack(keys)), {}
+-- Logs are read and written as they are asked for. If a call asks for a key under two algorithms (during a reload), what is
+-- charged under one replaces what was charged under the other.
+local logs = {}
 
--- (Formatted here: Redis writes a number argument as a float, which takes longer.)
-local function write(state)
-  local life = ceil((state.kind.whole_at(state, state.rule) - now) / 1000)
-  if life > 0 then
-    redis.call('SET', state.key, state.kind.pack(state), 'PX', format('%d', life))
+local function look(key, rule, cost)
+  local kind = rule.kind
+  if kind.tag then return kind.look(rule, now, cost, unpack_state(kind.tag, packed[key])) end
+  logs[key] = logs[key] or kind.load(keys[key], rule, now)
+  return kind.look(rule, now, cost, logs[key])
+end
+
+-- The state is now another one.
+local function change(key, kind, whole, at, first, second)
+  if kind.tag then
+    packed[key], wholes[key], logs[key] = pack_state(kind.tag, at, first, second), whole, nil
   else
-    redis.call('DEL', state.key)
+    packed[key], wholes[key], logs[key] = nil, nil, at
   end
 end
 
--- The state of the check's key, read once a call. If the call asks for it under two algorithms (during a reload), the last
--- one's state is kept.
-local function state_of(check, rule)
-  local key = KEYS[check]
-  local state = states[key]
-  if state and state.kind == rule.kind then return state end
-  if state and state.rule then write(state) end
-  if not rule.kind.list then raws = raws or redis.call('MGET', unpack(KEYS)) end
-  state = rule.kind.load(not state and raws and raws[check], key, rule, now)
-  states[key] = state
-  return state
+-- Charges what fits; tells when the limit is whole again.
+local function charge(key, rule, cost)
+  local _, _, whole, at, first, second = look(key, rule, cost)
+  if rule.kind.charge then at = rule.kind.charge(rule, now, cost, at) end
+  change(key, rule.kind, whole, at, first, second)
+  return whole
 end
 
--- Strings are written once, at the end, however often they changed.
-local function changed(state, rule)
-  if rule.kind.list then return end
-  if not state.rule then written[#written + 1] = state end
-  state.rule = rule
-end
-
-local function charge(state, rule, cost)
-  if cost > 0 then
-    rule.kind.charge(state, rule, now, cost)
-    changed(state, rule)
-  end
-end
-
--- Appends the four numbers of a look; tells whether it admits, and what is left.
-local function look(state, rule, cost)
-  local left, whole, last = rule.kind.look(state, rule, now, cost)
-  local admitted = cost <= left
-  if not admitted then
-    last = last and (last > now and last - now or 1) or -1
+local function give_back(key, rule, units, charged_at)
+  local kind = rule.kind
+  local at, first, second
+  if kind.tag then
+    at, first, second = kind.release(rule, now, units, charged_at, unpack_state(kind.tag, packed[key]))
   else
-    last = less(last, now)
+    look(key, rule, 0)
+    at = kind.release(rule, now, units, charged_at, logs[key])
   end
-  reply[size + 1], reply[size + 2] = admitted and 1 or 0, left
-  reply[size + 3], reply[size + 4] = less(whole, now), last
-  size = size + 4
-  return admitted, left
+  if not at then return end
+  local _, whole = kind.look(rule, now, 0, at, first, second)
+  change(key, kind, whole, at, first, second)
 end
 
-local LEASE_SHARE = 8
-
--- Charges up to `wanted` units more, to be held for `hold`; `first` is where the check's four numbers begin.
-local function lease(state, rule, wanted, hold, first)
-  if wanted == 0 or rule.kind.list then return end
-  local left = rule.kind.look(state, rule, now, 0)
-  local share = (left - left % LEASE_SHARE) / LEASE_SHARE
-  local units = wanted < share and wanted or share
-  if rule.kind.lease then
-    units = rule.kind.lease(state, rule, now, wanted, hold, share)
-  elseif units > 0 then
-    rule.kind.charge(state, rule, now, units)
+-- Charges up to `wanted` units more, to be held for `hold`; tells how many, and when the limit is whole again.
+local function lease(key, rule, wanted, hold)
+  if wanted == 0 then return 0 end
+  local left = look(key, rule, 0)
+  local share, kept_out = (left - left % LEASE_SHARE) / LEASE_SHARE, 0
+  if rule.kind.kept_out then
+    kept_out = rule.kind.kept_out(rule, now, hold, share, unpack_state(rule.kind.tag, packed[key]))
   end
-  if units == 0 then return end
-  changed(state, rule)
-  local _, whole = rule.kind.look(state, rule, now, 0)
-  reply[first], reply[first + 3] = reply[first] + 4 * units, less(whole, now)
+  local units = wanted < share - kept_out and wanted or share - kept_out
+  if units > 0 then return units, charge(key, rule, units + kept_out) end
+  return 0
 end
 
-local function take_back(state, rule, units, charged_at)
-  if units > 0 and rule.kind.release(state, rule, now, units, charged_at) then changed(state, rule) end
-end
+local reply, size = { now, 0, 0, 0, 0 }, 1
+-- Of the group at hand: each check's key and rule, its state if it is charged and when that is whole again (of a log, the cost),
+-- and where its lease is told.
+local group, group_rules, group_states, group_wholes, group_leases = {}, {}, {}, {}, {}
 
-local group_rules, group_costs, group_states = {}, {}, {}
-local group_leases, group_holds = {}, {}
-
-local function check_group(count, leasing)
-  local flags, passes = size + 1, true
-  for i = 1, count do
-    local rule, cost = rules[tonumber(arguments[position])], tonumber(arguments[position + 1])
-    local state = state_of(checks + i, rule)
-    if leasing then
-      group_leases[i], group_holds[i] = tonumber(arguments[position + 2]), tonumber(arguments[position + 3])
-      take_back(state, rule, tonumber(arguments[position + 4]), tonumber(arguments[position + 5]))
+while position <= #argument do
+  local flags, passes, member = size + 1, true, 0
+  local operation, following
+  repeat
+    local key, rule, cost
+    operation, following, key, rule, cost, position = unpack_from('>BI2I2I2I7', argument, position)
+    rule, member = rules[rule], member + 1
+    if operation == LEASE then
+      local back, charged_at
+      group_leases[member] = position
+      back, charged_at, position = unpack_from('>I7I7', argument, position + 14)
+      if back > 0 then give_back(key, rule, back, charged_at) end
     end
-    position = position + (leasing and 6 or 2)
-    group_rules[i], group_costs[i], group_states[i] = rule, cost, state
-    if not look(state, rule, cost) and rule.enforced then passes = false end
-  end
-  for i = 1, passes and count or 0 do
-    if reply[flags] == 1 then
-      charge(group_states[i], group_rules[i], group_costs[i])
-      reply[flags] = 3
-      if leasing then lease(group_states[i], group_rules[i], group_leases[i], group_holds[i], flags) end
-    end
-    flags = flags + 4
-  end
-end
 
-local function single(operation)
-  local rule, cost = rules[tonumber(arguments[position])], tonumber(arguments[position + 1])
-  local state = state_of(checks + 1, rule)
-  if operation == '4' then
-    look(state, rule, cost)
-  else
-    local _, left = look(state, rule, 0)
-    reply[size] = 0
-    if operation == '2' then
+    local asked = (operation == CHARGE_UP_TO or operation == GIVE_BACK) and 0 or cost
+    local left, whole, last, at, first, second = look(key, rule, asked)
+    group[member], group_rules[member], group_states[member], group_wholes[member] = key, rule, asked, last
+    if asked <= left then
+      if first and asked > 0 then group_states[member] = pack_state(rule.kind.tag, at, first, second) end
+      reply[size + 1], last = 1, last > now and last - now or 0
+    else
+      reply[size + 1], last = 0, last and (last > now and last - now or 1) or -1
+      if rule.enforced then passes = false end
+    end
+    reply[size + 2], reply[size + 3], reply[size + 4] = left, whole > now and whole - now or 0, last
+    size = size + 4
+
+    if operation == CHARGE_UP_TO then
       local fits = cost < left and cost or left
-      charge(state, rule, fits)
+      if fits > 0 then charge(key, rule, fits) end
       reply[size - 3], reply[size] = fits > 0 and 3 or 1, fits
-    elseif rule.kind.release(state, rule, now, cost, tonumber(arguments[position + 2])) then
-      changed(state, rule)
+    elseif operation == GIVE_BACK then
+      local charged_at
+      charged_at, position = unpack_from('>I7', argument, position)
+      give_back(key, rule, cost, charged_at)
+      reply[size] = 0
+    end
+  until following == 0
+
+  if passes and (operation == CHECK or operation == LEASE) then
+    for i = 1, member do
+      if reply[flags] == 1 then
+        local key, rule, state = group[i], group_rules[i], group_states[i]
+        if state == 0 then
+          -- Nothing is charged, and nothing is written.
+        elseif rule.kind.tag then
+          packed[key], wholes[key], logs[key] = state, group_wholes[i], nil
+        else
+          charge(key, rule, state)
+        end
+        reply[flags] = 3
+        if operation == LEASE and rule.kind.tag then
+          local units, whole = lease(key, rule, unpack_from('>I7I7', argument, group_leases[i]))
+          if units > 0 then reply[flags], reply[flags + 3] = 3 + 4 * units, whole > now and whole - now or 0 end
+        end
+      end
+      flags = flags + 4
     end
   end
-  position = position + (operation == '3' and 3 or 2)
 end
 
-while position <= #arguments do
-  local operation, count = arguments[position], tonumber(arguments[position + 1])
-  position = position + 2
-  if operation == '1' or operation == '5' then
-    check_group(count, operation == '5')
-  else
-    single(operation)
+local lasting, text
+for key = 1, #keys do
+  local whole = wholes[key]
+  if whole then
+    -- Formatted here, as Redis writes a number as a float, which takes longer; once for all keys of a window.
+    local life = whole - now + 999
+    if life > 999 then
+      if whole ~= lasting then lasting, text = whole, format('%d', (life - life % 1000) / 1000) end
+      call('SET', keys[key], packed[key], 'PX', text)
+    else
+      call('DEL', keys[key])
+    end
   end
-  checks = checks + count
-end
-
-for i = 1, #written do
-  if states[written[i].key] == written[i] then write(written[i]) end
 end
 
 return reply

@@ -4,8 +4,8 @@
 -- Comparisons instead of math.min and math.max: a call from Lua into C costs as much as ten of them.
 
 local LARGEST = 9007199254740992
-local ceil = math.ceil
-local byte, pack, unpack_from = string.byte, struct.pack, struct.unpack
+local call = redis.call
+local pack, unpack_from = struct.pack, struct.unpack
 
 -- floor((a * b + add) / d), stopped at 2^53, and the remainder.
 local function multiply_divide(a, b, add, d)
@@ -47,11 +47,6 @@ local function later(at, wait)
   return instant < LARGEST and instant or LARGEST
 end
 
--- The start of the window that holds `at`; windows are aligned to the epoch.
-local function window_start(at, period)
-  return at - at % period
-end
-
 -- Time as a state knows it: it does not run backwards.
 local function latest(now, at)
   return now > at and now or at
@@ -64,12 +59,20 @@ end
 
 -- A packed state is a one-byte tag, an instant (7 bytes) and two counts, as wide as the larger one needs; the size tells the
 -- width. Up to 12 bytes a value takes 32 bytes of a node's memory, with all that Redis adds, and up to 28 bytes it takes 48.
-local PACKED = { [12] = '>I7I2I2', [16] = '>I7I4I4', [22] = '>I7I7I7' }
 
--- The three numbers of a packed state; none if it is not one with this tag.
-local function unpack_state(raw, tag)
-  local format = raw and byte(raw) == tag and PACKED[#raw]
-  if format then return unpack_from(format, raw, 2) end
+-- The three numbers of a packed state; those of a key nobody has asked for, if it is not one with this tag.
+local function unpack_state(tag, raw)
+  if not raw then return 0, 0, 0 end
+  local size, found, at, first, second = #raw, nil, nil, nil, nil
+  if size == 12 then
+    found, at, first, second = unpack_from('>BI7I2I2', raw)
+  elseif size == 16 then
+    found, at, first, second = unpack_from('>BI7I4I4', raw)
+  elseif size == 22 then
+    found, at, first, second = unpack_from('>BI7I7I7', raw)
+  end
+  if found == tag then return at, first, second end
+  return 0, 0, 0
 end
 
 local function pack_state(tag, at, first, second)

@@ -3,13 +3,13 @@
 -- 10 bytes a unit. A look reads both ends only; a charge writes the tail and cuts off what is over.
 
 local function sliding_window_log()
-  local kind = { list = true }
+  local kind = {}
 
   -- The number at `index` from the head (0 is the oldest), read ahead in growing chunks; nil past the end or if it is none.
   local function element(state, index)
     local read = state.read
     while index >= #read do
-      local chunk = redis.call('LRANGE', state.key, #read, #read + (#read > 4 and #read or 4) - 1)
+      local chunk = call('LRANGE', state.key, #read, #read + (#read > 4 and #read or 4) - 1)
       if #chunk == 0 then return end
       for i = 1, #chunk do read[#read + 1] = chunk[i] end
     end
@@ -38,15 +38,12 @@ local function sliding_window_log()
     state.over, state.live = index, less(live, 0)
   end
 
-  function kind.load(_, key, rule, now)
-    local state = {
-      kind = kind, key = key, rule = false, period = 0, present = false,
-      read = {}, total = 0, last = 0, over = 0, live = 0,
-    }
+  function kind.load(key, rule, now)
+    local state = { key = key, period = 0, present = false, read = {}, total = 0, last = 0, over = 0, live = 0 }
     local head = redis.pcall('LRANGE', key, 0, 3)
     state.present = head.err ~= nil or #head > 0
     if not head.err and #head > 1 then
-      local tail = #head < 4 and head or redis.call('LRANGE', key, -3, -1)
+      local tail = #head < 4 and head or call('LRANGE', key, -3, -1)
       local before, last, total = tonumber(tail[#tail - 2]), tonumber(tail[#tail - 1]), tonumber(tail[#tail])
       if last and last < 0 then last = before and -before end
       if last and last >= 0 and last <= LARGEST and total and total < 0 and total >= -LARGEST then
@@ -68,39 +65,40 @@ local function sliding_window_log()
     end
   end
 
-  function kind.look(state, rule, now, cost)
+  function kind.look(rule, now, cost, state)
     if state.period ~= rule.period then scan(state, rule, now) end
     local live = state.live
     local left, whole = less(rule.units, live), live > 0 and later(state.last, rule.period) or 0
-    if cost <= left then return left, whole, cost > 0 and later(latest(now, state.last), rule.period) or whole end
+    if cost <= left then return left, whole, cost > 0 and later(latest(now, state.last), rule.period) or whole, state end
     return left, whole, cost <= rule.units and gone_at(state, rule, live - (rule.units - cost)) or nil
   end
 
   local function expire(state, rule, now)
-    redis.call('PEXPIRE', state.key, ceil((later(state.last, rule.period) - now) / 1000))
+    call('PEXPIRE', state.key, math.ceil((later(state.last, rule.period) - now) / 1000))
   end
 
   -- The first write is one that Redis refuses when memory is short, so that a refusal leaves the list as it was.
-  function kind.charge(state, rule, now, cost)
+  function kind.charge(rule, now, cost, state)
     local key, at, total = state.key, latest(now, state.last), state.live + cost
     if state.live == 0 then
-      if state.present then redis.call('DEL', key) end
-      if cost == 1 then redis.call('RPUSH', key, at, -total) else redis.call('RPUSH', key, -at, -cost, -total) end
+      if state.present then call('DEL', key) end
+      if cost == 1 then call('RPUSH', key, at, -total) else call('RPUSH', key, -at, -cost, -total) end
     else
-      redis.call('LSET', key, -1, cost == 1 and at or -at)
-      if cost == 1 then redis.call('RPUSH', key, -total) else redis.call('RPUSH', key, -cost, -total) end
-      if state.over > 0 then redis.call('LPOP', key, state.over) end
+      call('LSET', key, -1, cost == 1 and at or -at)
+      if cost == 1 then call('RPUSH', key, -total) else call('RPUSH', key, -cost, -total) end
+      if state.over > 0 then call('LPOP', key, state.over) end
     end
     state.read, state.over, state.present = {}, 0, true
     state.last, state.total, state.live = at, total, total
     expire(state, rule, now)
+    return state
   end
 
   -- Marks up to `cost` units charged at `charged_at`, searching from the tail; tells how many units and how many elements.
   local function mark(state, cost, charged_at)
     local given, marked, offset = 0, 0, 2
     while given < cost do
-      local chunk = redis.call('LRANGE', state.key, -offset - 7, -offset)
+      local chunk = call('LRANGE', state.key, -offset - 7, -offset)
       local i = #chunk
       if i == 0 then break end
       while i > 0 and given < cost do
@@ -114,9 +112,9 @@ local function sliding_window_log()
         if number == charged_at then
           local part = units < cost - given and units or cost - given
           if part < units then
-            redis.call('LSET', state.key, -offset, -(units - part))
+            call('LSET', state.key, -offset, -(units - part))
           else
-            for k = 0, size - 1 do redis.call('LSET', state.key, -offset - k, 'x') end
+            for k = 0, size - 1 do call('LSET', state.key, -offset - k, 'x') end
             marked = marked + size
           end
           given = given + part
@@ -128,20 +126,20 @@ local function sliding_window_log()
     return given, marked
   end
 
-  function kind.release(state, rule, now, cost, charged_at)
+  function kind.release(rule, now, cost, charged_at, state)
     if state.period ~= rule.period then scan(state, rule, now) end
     if state.live == 0 or later(charged_at, rule.period) <= latest(now, state.last) then return end
     local given, marked = mark(state, cost, charged_at)
     if given == 0 then return end
     if given >= state.live then
-      redis.call('DEL', state.key)
+      call('DEL', state.key)
     else
-      if marked > 0 then redis.call('LREM', state.key, -marked, 'x') end
-      redis.call('LSET', state.key, -1, -(state.total - given))
+      if marked > 0 then call('LREM', state.key, -marked, 'x') end
+      call('LSET', state.key, -1, -(state.total - given))
     end
-    local fresh = kind.load(nil, state.key, rule, now)
-    for name, value in pairs(fresh) do state[name] = value end
+    state = kind.load(state.key, rule, now)
     if state.present then expire(state, rule, now) end
+    return state
   end
 
   return kind

@@ -62,10 +62,12 @@ pub struct Call<'a> {
     prefix: &'a str,
     /// 0: the node's own clock.
     time: Micros,
+    /// Each once.
     keys: Vec<CounterKey>,
     /// What many checks of a call have in common is sent once.
     rules: Vec<Rule>,
-    groups: Vec<u64>,
+    /// The checks as the script reads them.
+    packed: Vec<u8>,
     asked: Vec<Asked>,
 }
 
@@ -111,7 +113,7 @@ pub struct Malformed;
 impl<'a> Call<'a> {
     #[must_use]
     pub fn new(prefix: &'a str) -> Self {
-        Self { prefix, time: 0, keys: Vec::new(), rules: Vec::new(), groups: Vec::new(), asked: Vec::new() }
+        Self { prefix, time: 0, keys: Vec::new(), rules: Vec::new(), packed: Vec::new(), asked: Vec::new() }
     }
 
     /// Decides at a given time (> 0) instead of the node's, for tests.
@@ -124,71 +126,65 @@ impl<'a> Call<'a> {
     /// The checks added so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.asked.len()
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.asked.is_empty()
     }
 
     /// A group that is charged together or not at all. Its keys differ from each other.
     pub fn decide(&mut self, checks: &[Check]) {
-        self.open(Operation::Decide, checks.len() as u64);
-        for check in checks {
-            self.push(Operation::Decide, check);
+        for (check, following) in checks.iter().zip((0..checks.len()).rev()) {
+            self.push(Operation::Decide, following, check);
         }
     }
 
     /// The same with leases, and with what is given back.
     pub fn ask(&mut self, asks: &[Ask]) {
         let operation = if asks.iter().all(Ask::is_plain) { Operation::Decide } else { Operation::Lease };
-        self.open(operation, asks.len() as u64);
-        for Ask { check, lease, back } in asks {
-            self.push(operation, check);
+        for (Ask { check, lease, back }, following) in asks.iter().zip((0..asks.len()).rev()) {
+            self.push(operation, following, check);
             if operation == Operation::Lease {
-                self.groups.extend([lease.units, lease.hold_us, back.units, back.charged_at]);
+                for number in [lease.units, lease.hold_us, back.units, back.charged_at] {
+                    pack(&mut self.packed, number);
+                }
             }
         }
     }
 
     pub fn charge_up_to(&mut self, check: &Check) {
-        self.open(Operation::ChargeUpTo, 1);
-        self.push(Operation::ChargeUpTo, check);
+        self.push(Operation::ChargeUpTo, 0, check);
     }
 
     pub fn give_back(&mut self, check: &Check, charged_at: Micros) {
-        self.open(Operation::GiveBack, 1);
-        self.push(Operation::GiveBack, check);
-        self.groups.push(charged_at);
+        self.push(Operation::GiveBack, 0, check);
+        pack(&mut self.packed, charged_at);
     }
 
     /// Looks with the check's cost (which may be 0) and charges nothing.
     pub fn inspect(&mut self, check: &Check) {
-        self.open(Operation::Inspect, 1);
-        self.push(Operation::Inspect, check);
+        self.push(Operation::Inspect, 0, check);
     }
 
-    fn open(&mut self, operation: Operation, checks: u64) {
-        self.groups.extend([operation as u64, checks]);
-    }
-
-    fn push(&mut self, operation: Operation, check: &Check) {
+    /// `following`: how many checks of the same group come after this one.
+    fn push(&mut self, operation: Operation, following: usize, check: &Check) {
         let rule = Rule { algorithm: check.algorithm, quota: check.quota, enforced: check.enforced };
-        let index = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
-            self.rules.push(rule);
-            self.rules.len() - 1
-        });
-        self.groups.extend([index as u64 + 1, check.cost]);
-        self.keys.push(check.key);
+        self.packed.push(operation as u8);
+        pack_small(&mut self.packed, following);
+        pack_small(&mut self.packed, 1 + index_of(&mut self.keys, check.key));
+        pack_small(&mut self.packed, 1 + index_of(&mut self.rules, rule));
+        pack(&mut self.packed, check.cost);
         self.asked.push(Asked { operation, algorithm: check.algorithm, quota: check.quota, cost: check.cost });
     }
 
     /// The call as one command.
     #[must_use]
     pub fn command(&self) -> Cmd {
-        let arguments = 5 + self.keys.len() + 5 * self.rules.len() + self.groups.len();
-        let mut command = Cmd::with_capacity(arguments, 64 + 32 * self.keys.len() + 8 * arguments);
+        let arguments = 4 + self.keys.len();
+        let mut command =
+            Cmd::with_capacity(arguments, 128 + 32 * (self.keys.len() + self.rules.len()) + self.packed.len());
         command.arg("EVALSHA").arg(sha()).arg(self.keys.len());
         let mut text = Vec::with_capacity(self.prefix.len() + 1 + DIGITS);
         for key in &self.keys {
@@ -196,16 +192,24 @@ impl<'a> Call<'a> {
             write_key(self.prefix, *key, &mut text);
             command.arg(text.as_slice());
         }
-        command.arg(self.time).arg(self.rules.len());
-        for rule in &self.rules {
-            command.arg(algorithm_number(rule.algorithm));
-            command.arg(rule.quota.units).arg(rule.quota.period_us).arg(rule.quota.burst);
-            command.arg(u8::from(rule.enforced));
-        }
-        for number in &self.groups {
-            command.arg(*number);
-        }
+        text.clear();
+        self.pack(&mut text);
+        command.arg(text);
         command
+    }
+
+    /// The argument, as `lua/frame.lua` tells it.
+    fn pack(&self, text: &mut Vec<u8>) {
+        pack(text, self.time);
+        pack_small(text, self.rules.len());
+        for Rule { algorithm, quota, enforced } in &self.rules {
+            text.push(algorithm_number(*algorithm));
+            for number in [quota.units, quota.period_us, quota.burst] {
+                pack(text, number);
+            }
+            text.push(u8::from(*enforced));
+        }
+        text.extend_from_slice(&self.packed);
     }
 
     /// Reads the reply: one answer per check, in their order.
@@ -260,6 +264,24 @@ impl Asked {
             with_lease_us
         }
     }
+}
+
+/// Its place in the list, where it is put if it is not there yet. The lists are as short as a call.
+fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|known| *known == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    })
+}
+
+/// A whole number up to 2^53, in seven bytes.
+fn pack(text: &mut Vec<u8>, number: u64) {
+    text.extend_from_slice(&number.to_be_bytes()[1..]);
+}
+
+/// What counts a call's checks or rules, in two bytes: there are fewer than `CHECKS_MAX`.
+fn pack_small(text: &mut Vec<u8>, number: usize) {
+    text.extend_from_slice(&u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes());
 }
 
 /// The algorithm as the script numbers it: its place in `Algorithm::ALL`, from 1.
