@@ -10,6 +10,7 @@ use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -271,6 +272,7 @@ pub struct ShardMetrics {
     errors: Lazily<8>,
     up: IntGauge,
     degraded: IntGauge,
+    retired: AtomicBool,
 }
 
 impl ShardMetrics {
@@ -283,6 +285,7 @@ impl ShardMetrics {
             errors: Lazily::new(),
             up: ALL.store_up.with_label_values(&[shard]),
             degraded: ALL.store_degraded.with_label_values(&[shard]),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -291,6 +294,9 @@ impl ShardMetrics {
     }
 
     pub fn error(&self, kind: StoreErrorKind) {
+        if self.retired.load(Ordering::Relaxed) {
+            return;
+        }
         let labels = [self.shard.as_str(), kind.text()];
         self.errors.at(kind.index(), || ALL.store_errors.with_label_values(&labels)).inc();
     }
@@ -305,14 +311,23 @@ impl ShardMetrics {
 
     /// Shown from the first measurement on.
     pub fn clock_skew(&self, seconds: f64) {
-        ALL.store_clock_skew.with_label_values(&[self.shard.as_str()]).set(seconds);
+        if !self.retired.load(Ordering::Relaxed) {
+            ALL.store_clock_skew.with_label_values(&[self.shard.as_str()]).set(seconds);
+        }
     }
 
-    /// Takes a shard that is no longer configured off the page; its counters stay.
+    /// Takes a shard that is no longer there off the page: a cluster's nodes come and go, and each would leave its lines.
     pub fn retire(&self) {
-        let _ = ALL.store_up.remove_label_values(&[self.shard.as_str()]);
-        let _ = ALL.store_degraded.remove_label_values(&[self.shard.as_str()]);
-        let _ = ALL.store_clock_skew.remove_label_values(&[self.shard.as_str()]);
+        self.retired.store(true, Ordering::Relaxed);
+        let shard = [self.shard.as_str()];
+        let _ = ALL.store_requests.remove_label_values(&shard);
+        let _ = ALL.store_duration.remove_label_values(&shard);
+        let _ = ALL.store_up.remove_label_values(&shard);
+        let _ = ALL.store_degraded.remove_label_values(&shard);
+        let _ = ALL.store_clock_skew.remove_label_values(&shard);
+        for kind in StoreErrorKind::ALL {
+            let _ = ALL.store_errors.remove_label_values(&[self.shard.as_str(), kind.text()]);
+        }
     }
 }
 
