@@ -17,7 +17,7 @@ use server::RedisServer;
 use staunch::algorithm::{Algorithm, Quota};
 use staunch::clock;
 use staunch::store::memory::Memory;
-use staunch::store::redis::{Client, Node, Settings, Shards};
+use staunch::store::redis::{Client, Node, Settings, Shards, Topology};
 use staunch::store::{Check, CounterKey};
 use staunch::units::Secret;
 use std::process::Command;
@@ -98,7 +98,8 @@ async fn bytes_in_redis(algorithm: Option<Algorithm>, keys: usize) -> usize {
     let server = RedisServer::start();
     let node = Node { name: "n0".to_owned(), url: Secret::new(server.url()) };
     let (timeout, retry_after) = (Duration::from_secs(10), Duration::from_secs(1));
-    let settings = Settings { nodes: vec![node], timeout, failures: 5, retry_after, key_prefix: "staunch".to_owned() };
+    let (topology, key_prefix) = (Topology::Sharded, "staunch".to_owned());
+    let settings = Settings { topology, nodes: vec![node], timeout, failures: 5, retry_after, key_prefix };
     let client = Client::new(Shards::new(settings));
     let opened = redis::Client::open(server.url()).expect("a URL");
     let peer = Peer::load(opened.get_multiplexed_async_connection().await.expect("the node is up")).await;

@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 use server::RedisServer;
 use staunch::algorithm::{Algorithm, Quota};
 use staunch::store::redis::script::{Call, source};
-use staunch::store::redis::{Client, Node, Settings, Shards};
+use staunch::store::redis::{Client, Node, Settings, Shards, Topology};
 use staunch::store::{Check, CounterKey};
 use staunch::units::Secret;
 use std::cell::RefCell;
@@ -96,7 +96,8 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
 fn client(server: &RedisServer) -> Rc<Client> {
     let node = Node { name: "n0".to_owned(), url: Secret::new(server.url()) };
     let (timeout, retry_after) = (Duration::from_secs(10), Duration::from_secs(1));
-    let settings = Settings { nodes: vec![node], timeout, failures: 5, retry_after, key_prefix: "staunch".to_owned() };
+    let (topology, key_prefix) = (Topology::Sharded, "staunch".to_owned());
+    let settings = Settings { topology, nodes: vec![node], timeout, failures: 5, retry_after, key_prefix };
     Client::new(Shards::new(settings))
 }
 

@@ -150,10 +150,6 @@ fn what_is_said_not_to_be_supported_yet_is_refused_in_these_words() {
         ("[upstreams.api]", "[upstreams.api]\nhttp2 = true"),
         ("[upstreams.api]", "[upstreams.api]\nhealth = { path = \"/healthz\" }"),
         ("[upstreams.api]", "[upstreams.api]\nbalance = \"least_requests\""),
-        (
-            "[[listeners]]",
-            "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"cluster\"\nnodes = [\"redis://127.0.0.1\"]\n[[listeners]]",
-        ),
         ("\"100/1m\"", "\"100/day\", algorithm = \"fixed_window\""),
         ("\"100/1m\"", "\"20\", algorithm = \"concurrency\""),
         ("\"100/1m\"", "\"100/1m\", on_exceed = { slow_down = { delay = \"500ms\" } }"),

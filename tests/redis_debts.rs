@@ -29,7 +29,7 @@ fn it_is_charged_before_the_shard_is_asked_again_and_only_as_far_as_the_limit_go
             }
             for algorithm in Algorithm::ALL {
                 // The second time twice: 14 of 10.
-                (0..units / 5).for_each(|_| shards.owe(0, &owed(algorithm)));
+                (0..units / 5).for_each(|_| shards.owe(&owed(algorithm)));
             }
             server.restart();
             until(|| is_up(&shards)).await;
@@ -52,7 +52,7 @@ fn it_is_charged_too_when_the_failures_did_not_open_the_breaker() {
         let (mine, other) = (owed(Algorithm::TokenBucket), check(99, Algorithm::FixedWindow, 10));
         link.set(DROP_REPLIES);
         ask(&client, other).await.unwrap_err();
-        shards.owe(0, &mine);
+        shards.owe(&mine);
         link.set(PASS);
         ask(&client, other).await.unwrap();
         assert!(is_up(&shards));
@@ -69,7 +69,7 @@ fn a_reload_does_not_forget_it() {
     server.kill();
     let before = shards(&nodes);
     on_a_core(async {
-        before.owe(0, &owed(Algorithm::FixedWindow));
+        before.owe(&owed(Algorithm::FixedWindow));
         let shards = Shards::reloaded(settings(&nodes), &before);
         drop(before);
         server.restart();
@@ -87,7 +87,7 @@ fn what_finds_no_room_is_told_of() {
         on_a_core(async {
             let mine = owed(Algorithm::FixedWindow);
             ask(&Client::new(shards.clone()), mine).await.unwrap();
-            shards.owe(0, &mine);
+            shards.owe(&mine);
             tokio::spawn(shards.clone().maintain());
             while left(&Client::new(shards.clone()), mine).await != 0 {
                 tokio::task::yield_now().await;

@@ -54,7 +54,7 @@ mod redis {
     use crate::contract::{self, Place, Store};
     use crate::support::redis::RedisServer;
     use staunch::algorithm::{Algorithm, Decision, Quota};
-    use staunch::store::redis::{Client, Node, Settings, Shards};
+    use staunch::store::redis::{Client, Node, Settings, Shards, Topology};
     use staunch::store::{Answer, Check, CounterKey};
     use staunch::units::Secret;
     use std::rc::Rc;
@@ -71,6 +71,7 @@ mod redis {
         fn start() -> Self {
             let server = RedisServer::start();
             let shards = Shards::new(Settings {
+                topology: Topology::Sharded,
                 nodes: vec![Node { name: "n0".to_owned(), url: Secret::new(server.url()) }],
                 timeout: Duration::from_secs(20),
                 failures: 5,

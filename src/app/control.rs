@@ -135,7 +135,7 @@ impl App {
         let allowance = limit.allowance_of(client, parts.join(",").as_bytes());
         let counters = state.store.counters();
         let key = CounterKey(digest);
-        let shard = counters.shards().map(|shards| shards.name_of(shards.shard_of(key)).to_owned());
+        let shard = counters.shards().map(|shards| shards.home_of(key));
         Ok(Found { limit, key, allowance, store: counters.open(), hot: state.hot.clone(), shard })
     }
 }

@@ -6,7 +6,7 @@ use crate::config::model::{self, Backend};
 use crate::limit::hot::{self, Hot};
 use crate::runtime::Counters;
 use crate::store::memory::Memory;
-use crate::store::redis::{Node, Settings, Shards};
+use crate::store::redis::{Node, Settings, Shards, Topology};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -72,7 +72,13 @@ impl Drop for Tended {
 
 fn settings(redis: &model::Redis, key_prefix: &str) -> Settings {
     let node = |node: &model::Node| Node { name: node.name.clone(), url: node.url.clone() };
+    let topology = match &redis.topology {
+        model::Topology::Sharded => Topology::Sharded,
+        model::Topology::Cluster => Topology::Cluster,
+        model::Topology::Sentinel { master } => Topology::Sentinel { master: master.clone() },
+    };
     Settings {
+        topology,
         nodes: redis.nodes.iter().map(node).collect(),
         timeout: redis.timeout,
         failures: redis.breaker.failures,

@@ -89,9 +89,21 @@ pub enum Backend {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Redis {
+    pub topology: Topology,
     pub nodes: Vec<Node>,
     pub timeout: Duration,
     pub breaker: Breaker,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Independent nodes.
+    Sharded,
+    Cluster,
+    /// The nodes are sentinels, which know the primary of this name.
+    Sentinel {
+        master: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -2,8 +2,8 @@
 
 use super::address::{Authority, parse_authority};
 use super::listeners::narrow;
-use super::model::{Backend, Breaker, Node, OnFailure, Redis, Store};
-use super::reader::{NOT_SUPPORTED, Table, Value};
+use super::model::{Backend, Breaker, Node, OnFailure, Redis, Store, Topology};
+use super::reader::{Table, Value};
 use crate::units::Secret;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -23,9 +23,10 @@ enum BackendName {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Topology {
+enum TopologyName {
     Sharded,
-    Later,
+    Cluster,
+    Sentinel,
 }
 
 pub fn read_store(root: &Table<'_>) -> Store {
@@ -70,22 +71,35 @@ fn key_prefix(value: &Value<'_>) -> Option<String> {
 }
 
 fn read_redis(table: &Table<'_>) -> Redis {
-    let topologies = [("sharded", Topology::Sharded), ("cluster", Topology::Later), ("sentinel", Topology::Later)];
-    if let Some(value) = table.get("topology")
-        && value.choice(&topologies) == Some(Topology::Later)
-    {
-        value.problem(NOT_SUPPORTED);
-    }
-    if let Some(value) = table.get("sentinel_master") {
-        value.problem_at_key(NOT_SUPPORTED);
-    }
-    let nodes =
-        table.required("nodes", "one such as `nodes = [\"redis://127.0.0.1:6379\"]`").map(|value| read_nodes(&value));
+    let names =
+        [("sharded", TopologyName::Sharded), ("cluster", TopologyName::Cluster), ("sentinel", TopologyName::Sentinel)];
+    let name = table.choice("topology", TopologyName::Sharded, &names);
+    let topology = read_topology(table, name);
+    let nodes = table
+        .required("nodes", "one such as `nodes = [\"redis://127.0.0.1:6379\"]`")
+        .map(|value| read_nodes(&value, name));
     let timeout = table.duration("timeout", Duration::from_millis(50), &TIMEOUTS);
     let breaker = table.table("breaker").map(|table| read_breaker(&table));
     table.finish();
     let breaker = breaker.unwrap_or(Breaker { failures: 5, retry_after: Duration::from_millis(500) });
-    Redis { nodes: nodes.unwrap_or_default(), timeout, breaker }
+    Redis { topology, nodes: nodes.unwrap_or_default(), timeout, breaker }
+}
+
+fn read_topology(table: &Table<'_>, name: TopologyName) -> Topology {
+    let given = table.get("sentinel_master");
+    if name == TopologyName::Sentinel {
+        let value = given.or_else(|| {
+            table.required(
+                "sentinel_master",
+                "the primary's name as the sentinels have it, such as `sentinel_master = \"mymaster\"`",
+            )
+        });
+        return Topology::Sentinel { master: value.and_then(|value| node_name(&value)).unwrap_or_default() };
+    }
+    if let Some(value) = given {
+        value.problem_at_key("is for `topology = \"sentinel\"` alone; leave it out, or write that");
+    }
+    if name == TopologyName::Cluster { Topology::Cluster } else { Topology::Sharded }
 }
 
 fn read_breaker(table: &Table<'_>) -> Breaker {
@@ -95,7 +109,7 @@ fn read_breaker(table: &Table<'_>) -> Breaker {
     Breaker { failures: u32::try_from(failures).unwrap_or(5), retry_after }
 }
 
-fn read_nodes(value: &Value<'_>) -> Vec<Node> {
+fn read_nodes(value: &Value<'_>, topology: TopologyName) -> Vec<Node> {
     let Some(items) = value.array("node URLs") else { return Vec::new() };
     if items.is_empty() {
         value.problem("no node; write at least one, such as `nodes = [\"redis://127.0.0.1:6379\"]`");
@@ -107,9 +121,50 @@ fn read_nodes(value: &Value<'_>) -> Vec<Node> {
             // Not shown: parts of a URL may come from the environment.
             item.problem("another node has this name (a plain URL is named by its host and port); give each its own with `{ name = \"…\", url = \"…\" }`");
         }
+        if let Some(wrong) = misfit(&node, nodes.first(), topology) {
+            item.problem(wrong);
+        }
         nodes.push(node);
     }
     nodes
+}
+
+/// What a node's URL may not say where the nodes belong together.
+fn misfit(node: &Node, first: Option<&Node>, topology: TopologyName) -> Option<&'static str> {
+    let mine = url_parts(node.url.reveal())?;
+    let first = first.and_then(|first| url_parts(first.url.reveal())).unwrap_or(mine);
+    match topology {
+        TopologyName::Sharded => None,
+        _ if (mine.scheme, mine.credentials) != (first.scheme, first.credentials) => {
+            Some("scheme, user or password differ from the first node's; nodes of one topology are entered alike")
+        }
+        TopologyName::Cluster if !["", "0"].contains(&mine.database) => {
+            Some("a cluster has no database but 0; leave the number out")
+        }
+        TopologyName::Sentinel if mine.database != first.database => {
+            Some("the database differs from the first node's; it is the primary's, and there is one primary")
+        }
+        TopologyName::Sentinel if !mine.place.contains("]:") && mine.place.matches(':').count() != 1 => {
+            Some("the URL of a sentinel needs its port, mostly 26379")
+        }
+        TopologyName::Cluster | TopologyName::Sentinel => None,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct UrlParts<'a> {
+    scheme: &'a str,
+    credentials: &'a str,
+    /// Host and port.
+    place: &'a str,
+    database: &'a str,
+}
+
+fn url_parts(url: &str) -> Option<UrlParts<'_>> {
+    let (scheme, rest) = url.split_once("://").filter(|(scheme, _)| ["redis", "rediss"].contains(scheme))?;
+    let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let (credentials, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    Some(UrlParts { scheme, credentials, place, database })
 }
 
 fn read_node(value: &Value<'_>) -> Option<Node> {
@@ -154,10 +209,8 @@ fn node(value: &Value<'_>, name: Option<String>) -> Option<Node> {
 }
 
 fn node_address(url: &str) -> Result<Authority, &'static str> {
-    let Some(rest) = url.strip_prefix("redis://").or_else(|| url.strip_prefix("rediss://")) else {
-        return Err("the URL does not start with `redis://` or `rediss://`");
-    };
-    let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let UrlParts { credentials, place, database, .. } =
+        url_parts(url).ok_or("the URL does not start with `redis://` or `rediss://`")?;
     if !database.is_empty()
         && !database.parse::<u16>().is_ok_and(|_| database.bytes().all(|byte| byte.is_ascii_digit()))
     {
@@ -165,7 +218,6 @@ fn node_address(url: &str) -> Result<Authority, &'static str> {
             "the URL's path is no database number (signs such as `/`, `?`, `#` and `@` in a password are written percent-encoded)",
         );
     }
-    let (credentials, place) = authority.rsplit_once('@').unwrap_or(("", authority));
     if credentials.bytes().any(|byte| !byte.is_ascii_graphic() || b"@?#[]".contains(&byte)) {
         return Err("the URL's user or password has signs that must be percent-encoded");
     }

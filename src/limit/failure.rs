@@ -198,7 +198,7 @@ fn owe(store: &Store, checks: &[Check], answers: &Answers, local: &Local) {
             && answer.charged
             && !error.maybe_applied
         {
-            store.owe(error.shard, check);
+            store.owe(check);
         }
     }
 }

@@ -99,7 +99,7 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreError {
     pub kind: ErrorKind,
-    /// Which shard, an index into the store's list of shards.
+    /// Which shard, an index into the store's list of shards at that time.
     pub shard: usize,
     /// Whether the script may have run all the same (the reply was lost or late): never charge it again.
     pub maybe_applied: bool,
@@ -184,10 +184,10 @@ impl Store {
         }
     }
 
-    /// Notes what was admitted here while the shard was away, to be charged to it when it returns.
-    pub fn owe(&self, shard: usize, check: &Check) {
+    /// Notes what was admitted here while the key's shard was away, to be charged to it when it returns.
+    pub fn owe(&self, check: &Check) {
         if let Self::Redis { shards, .. } = self {
-            shards.owe(shard, check);
+            shards.owe(check);
         }
     }
 
@@ -214,7 +214,7 @@ impl Store {
     pub fn shard_of(&self, key: CounterKey) -> usize {
         match self {
             Self::Memory(_) => 0,
-            Self::Redis { shards, .. } => shards.shard_of(key),
+            Self::Redis { client, .. } => client.shard_of(key),
         }
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "how long a process may take is told by the system's clock")]
 
 pub mod client;
+pub mod cluster;
 pub mod gateway;
 pub mod link;
 pub mod log;

@@ -6,6 +6,7 @@
 use super::ports;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    /// A sentinel writes what it learns into its configuration file.
+    file: Option<PathBuf>,
     arguments: Vec<String>,
     /// `None` while killed.
     process: Option<Child>,
@@ -29,12 +32,32 @@ impl RedisServer {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         // Between finding a free port and binding it another test may take it: then another port.
         for _ in 0..10 {
-            let mut server = Self { port: ports::free(), arguments: arguments.clone(), process: None };
+            let mut server = Self { port: ports::free(), file: None, arguments: arguments.clone(), process: None };
             if server.spawn() {
                 return server;
             }
         }
         panic!("redis-server did not start on any of ten free ports");
+    }
+
+    /// A sentinel that watches over a primary under the name `mymaster`, one of three.
+    pub fn sentinel(folder: &Path, primary: &Self, arguments: &[&str]) -> Self {
+        let text = format!(
+            "sentinel monitor mymaster 127.0.0.1 {} 2\nsentinel down-after-milliseconds mymaster 1000\n\
+             sentinel failover-timeout mymaster 6000\n",
+            primary.port
+        );
+        for _ in 0..10 {
+            let port = ports::free();
+            let file = folder.join(format!("sentinel-{port}.conf"));
+            std::fs::write(&file, &text).expect("a file in a folder of our own");
+            let arguments = [&["--sentinel"], arguments].concat().iter().map(ToString::to_string).collect();
+            let mut server = Self { port, file: Some(file), arguments, process: None };
+            if server.spawn() {
+                return server;
+            }
+        }
+        panic!("no sentinel started on any of ten free ports");
     }
 
     pub fn port(&self) -> u16 {
@@ -73,6 +96,10 @@ impl RedisServer {
         assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
     }
 
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// A connection that asks it directly.
     pub fn ask(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("a URL of ours");
@@ -99,6 +126,7 @@ impl RedisServer {
     /// Starts the process and waits until it answers; false when it ended instead (the port was taken).
     fn spawn(&mut self) -> bool {
         let mut process = Command::new("redis-server")
+            .args(&self.file)
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--dir", "/tmp", "--daemonize", "no", "--loglevel", "warning"])
             .args(&self.arguments)

@@ -1,7 +1,8 @@
 //! What the tests of the Redis store ask with: a core to run on, shards, checks, and what the metrics say.
 
+use super::redis::RedisServer;
 use staunch::algorithm::{Algorithm, Quota};
-use staunch::store::redis::{Client, Node, Settings, Shards};
+use staunch::store::redis::{Client, Node, Settings, Shards, Topology};
 use staunch::store::{Answer, Check, CounterKey, StoreError};
 use staunch::telemetry::metrics;
 use staunch::units::Secret;
@@ -23,12 +24,31 @@ pub fn on_a_core<T>(future: impl Future<Output = T>) -> T {
 pub fn settings(nodes: &[(&str, String)]) -> Settings {
     let node = |(name, url): &(&str, String)| Node { name: (*name).to_owned(), url: Secret::new(url.clone()) };
     Settings {
+        topology: Topology::Sharded,
         nodes: nodes.iter().map(node).collect(),
         timeout: TIMEOUT,
         failures: FAILURES,
         retry_after: Duration::from_millis(20),
         key_prefix: "staunch".to_owned(),
     }
+}
+
+/// Of another topology than sharded, with a timeout that a busy machine meets.
+pub fn settings_of(topology: Topology, nodes: &[RedisServer]) -> Settings {
+    let names: Vec<String> = (0..nodes.len()).map(|i| format!("n{i}")).collect();
+    let nodes: Vec<_> = names.iter().map(String::as_str).zip(nodes.iter().map(RedisServer::url)).collect();
+    Settings { topology, timeout: Duration::from_secs(5), ..settings(&nodes) }
+}
+
+/// Several gateways on the same nodes, each with what tends it; call it inside a runtime.
+pub async fn gateways(settings: &Settings, count: usize) -> Vec<Arc<Shards>> {
+    let one = |i| Shards::of_gateway(settings.clone(), format!("gateway-{i}"), None);
+    let gateways: Vec<_> = (0..count).map(one).collect();
+    for gateway in &gateways {
+        tokio::spawn(gateway.clone().maintain());
+        until(|| gateway.health().iter().all(|shard| shard.up)).await;
+    }
+    gateways
 }
 
 pub fn shards(nodes: &[(&str, String)]) -> Arc<Shards> {

@@ -1,10 +1,11 @@
-//! One request's checks over several shards: all asked at the same time.
+//! One request's checks over several shards, or over several slots of a cluster: all asked at the same time.
 //!
 //! A request that is abandoned half way (its client has gone) may have been charged on one shard and refused on another,
 //! and nobody would be left to give that back. So an abandoned question gives back all it was granted, off the path.
 
 use super::batch::{Asks, Job, Reply};
 use super::lane::{Lane, Outcome};
+use super::routes::Lanes;
 use crate::store::{Answer, Answers, Ask, Check, ErrorKind, StoreError};
 use crate::telemetry::metrics;
 use smallvec::SmallVec;
@@ -17,12 +18,14 @@ pub(super) struct Across {
     is_answered: bool,
 }
 
-/// The checks on one shard.
+/// The checks that one script call decides: all or nothing.
 #[derive(Debug)]
 struct Group {
     home: usize,
     lane: Rc<Lane>,
     asks: Asks,
+    /// The place of each among the request's checks.
+    places: SmallVec<[usize; 4]>,
     asked: Asked,
 }
 
@@ -35,30 +38,35 @@ enum Asked {
 
 impl Across {
     /// Asks every shard; `homes` names the shard of each check.
-    pub fn ask(lanes: &[Rc<Lane>], asks: &[Ask], homes: &[usize]) -> Self {
+    pub fn ask(lanes: &Lanes, asks: &[Ask], homes: &[usize]) -> Self {
         let mut across = Self::default();
-        for (at, home) in homes.iter().enumerate() {
-            if !homes[..at].contains(home) {
-                let asks: Asks = asks.iter().zip(homes).filter(|(_, at)| *at == home).map(|(ask, _)| *ask).collect();
-                let lane = lanes[*home].clone();
-                let asked = Asked::Pending(lane.ask(Job::Decide(asks.clone())));
-                across.groups.push(Group { home: *home, lane, asks, asked });
+        for (place, home) in homes.iter().enumerate() {
+            let alike = |earlier: &usize| !lanes.map.parts_keys && earlier == home;
+            if homes[..place].iter().any(alike) {
+                continue;
             }
+            let places: SmallVec<[usize; 4]> =
+                (place..homes.len()).filter(|other| *other == place || alike(&homes[*other])).collect();
+            let asks: Asks = places.iter().map(|place| asks[*place]).collect();
+            let lane = lanes.list[*home].clone();
+            let asked = Asked::Pending(lane.ask(Job::Decide(asks.clone())));
+            across.groups.push(Group { home: *home, lane, asks, places, asked });
         }
         across
     }
 
     /// The answers in the order of the checks.
-    pub async fn answers(mut self, homes: &[usize]) -> Answers {
+    pub async fn answers(mut self) -> Answers {
         for group in &mut self.groups {
             group.wait().await;
         }
         self.is_answered = true;
-        let answer = |(at, home): (usize, &usize)| {
-            let nth = homes[..at].iter().filter(|earlier| *earlier == home).count();
-            self.groups.iter().find(|group| group.home == *home)?.answer(nth)
+        let checks: usize = self.groups.iter().map(|group| group.places.len()).sum();
+        let answer = |place: usize| {
+            let of_group = |group: &Group| group.answer(group.places.iter().position(|other| *other == place)?);
+            self.groups.iter().find_map(of_group)
         };
-        homes.iter().enumerate().filter_map(answer).collect()
+        (0..checks).filter_map(answer).collect()
     }
 }
 

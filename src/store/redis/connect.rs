@@ -1,18 +1,21 @@
 //! A connection to one node: address, TLS, credentials, and the task that drives it.
 //!
+//! An `Entry` is made of a configured URL; nodes that others name are entered in the same way, at another address.
 //! A `Link` knows when its connection has ended, so that a call is not written into a dead one. Nothing here retries, and
 //! nothing here has a deadline: both are the caller's.
 
-use super::Node;
 use super::fault::Fault;
 use crate::store::ErrorKind;
+use crate::units::Secret;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,11 +27,39 @@ use tokio_rustls::TlsConnector;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// Where a node listens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Address {
+    /// A name or an address, without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+impl Address {
+    /// As nodes name each other, `host:port` without brackets. Without a host it is the one of the node that said it.
+    pub fn parse(text: &str, said_by: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = if host.is_empty() { said_by } else { host };
+        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(formatter, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(formatter, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
 /// Where a node is and how to enter.
-pub(super) struct Target {
+#[derive(Clone)]
+pub(super) struct Entry {
     address: Result<ConnectionInfo, String>,
-    /// Made at the first TLS connection: reading the system's roots takes milliseconds.
-    tls: OnceLock<Result<TlsConnector, String>>,
+    /// Made at the first TLS connection, for all that are entered alike: reading the system's roots takes milliseconds.
+    tls: Arc<OnceLock<Result<TlsConnector, String>>>,
 }
 
 /// A live connection; ends when dropped, with every call still in it.
@@ -42,6 +73,10 @@ pub(super) struct Link {
 impl Link {
     pub fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
+    }
+
+    pub async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Fault> {
+        command.query_async(&mut self.connection()).await.map_err(|error| Fault::calling(&error))
     }
 
     /// Whether the node, or the network, has closed it.
@@ -75,15 +110,45 @@ fn parse(url: &str) -> Result<ConnectionInfo, String> {
     }
 }
 
-impl std::fmt::Debug for Target {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Target(***)")
+impl fmt::Debug for Entry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Entry(***)")
     }
 }
 
-impl Target {
-    pub fn new(node: &Node) -> Self {
-        Self { address: parse(node.url.reveal()), tls: OnceLock::new() }
+impl Entry {
+    pub fn new(url: &Secret) -> Self {
+        Self { address: parse(url.reveal()), tls: Arc::default() }
+    }
+
+    /// Another node, with the same credentials and TLS.
+    pub fn at(&self, Address { host, port }: &Address) -> Self {
+        let moved = |info: &ConnectionInfo| {
+            let (host, port) = (host.clone(), *port);
+            info.clone().set_addr(match info.addr() {
+                ConnectionAddr::TcpTls { tls_params, .. } => {
+                    ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: tls_params.clone() }
+                }
+                _ => ConnectionAddr::Tcp(host, port),
+            })
+        };
+        Self { address: self.address.as_ref().map(moved).map_err(Clone::clone), tls: self.tls.clone() }
+    }
+
+    /// The same node with other settings: user, password, database.
+    pub fn with(&self, settings: impl Fn(&RedisConnectionInfo) -> RedisConnectionInfo) -> Self {
+        let changed = |info: &ConnectionInfo| info.clone().set_redis_settings(settings(info.redis_settings()));
+        Self { address: self.address.as_ref().map(changed).map_err(Clone::clone), tls: self.tls.clone() }
+    }
+
+    /// `None` for one that has no host and port.
+    pub fn address(&self) -> Option<Address> {
+        match self.address.as_ref().ok()?.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Address { host: host.clone(), port: *port })
+            }
+            _ => None,
+        }
     }
 
     /// Connects, authenticates, and waits for the node's first answer: a stopped node accepts connections too, and must not

@@ -1,9 +1,9 @@
 //! What was admitted here while a shard was away, to be charged to it before it is asked again.
 
-use super::call;
+use super::call::{self, Order};
 use super::connect::Link;
-use super::fault::Fault;
-use super::script::Call;
+use super::fault::{Fault, Next};
+use super::script::{Call, Told};
 use crate::store::{Check, CounterKey};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ pub(super) struct Creditor<'a> {
     pub key_prefix: &'a str,
     /// For one call.
     pub timeout: Duration,
+    /// Whether each key needs a script call of its own.
+    pub parts_keys: bool,
 }
 
 impl Debts {
@@ -50,28 +52,51 @@ impl Debts {
         *debt = Check { cost, ..*check };
     }
 
-    /// Charges all that is owed, as far as the limits go. What a call that failed may have charged is not charged again.
+    /// Charges all that is owed, as far as the limits go. What a call that failed may have charged is not charged again; what
+    /// has moved to another node goes on being owed, until the map says to whom.
     pub async fn pay(&self, link: &Link, to: &Creditor<'_>) -> Result<(), Fault> {
-        loop {
+        let mut moved = Vec::new();
+        let paid = loop {
             let batch = self.take(BATCH);
             if batch.is_empty() {
-                break;
+                break Ok(());
             }
             // Until the node has answered they count as lost, so that they are told of even if this is dropped midway.
             let units: u64 = batch.iter().map(|check| check.cost).sum();
             self.lost.fetch_add(units, Ordering::Relaxed);
-            let paid = charge(link, to, &batch).await;
-            let found = match &paid {
-                Ok(charged) => (*charged).min(units),
-                Err(fault) if fault.maybe_applied => 0,
-                Err(_) => {
-                    batch.iter().for_each(|check| self.owe(check));
-                    units
-                }
-            };
-            self.lost.fetch_sub(found, Ordering::Relaxed);
-            paid?;
-        }
+            let mut failed = None;
+            for (checks, result) in charge(link, to, &batch).await {
+                let units: u64 = checks.iter().map(|check| check.cost).sum();
+                let found = match result {
+                    Ok(charged) => charged.min(units),
+                    Err(fault) if fault.maybe_applied => {
+                        failed = Some(fault);
+                        0
+                    }
+                    Err(fault) => {
+                        match fault.next {
+                            Next::Moved(_) | Next::Ask(_) => moved.extend_from_slice(checks),
+                            Next::Again | Next::Nothing => {
+                                checks.iter().for_each(|check| self.owe(check));
+                                failed = Some(fault);
+                            }
+                        }
+                        units
+                    }
+                };
+                self.lost.fetch_sub(found, Ordering::Relaxed);
+            }
+            if let Some(fault) = failed {
+                break Err(fault);
+            }
+        };
+        moved.iter().for_each(|check| self.owe(check));
+        paid?;
+        self.tell_lost(to);
+        Ok(())
+    }
+
+    fn tell_lost(&self, to: &Creditor<'_>) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             tracing::warn!(
@@ -80,7 +105,6 @@ impl Debts {
                 "not all that was admitted while the shard was away could be charged to it"
             );
         }
-        Ok(())
     }
 
     fn take(&self, most: usize) -> Vec<Check> {
@@ -88,14 +112,26 @@ impl Debts {
         let keys: Vec<CounterKey> = owed.keys().take(most).copied().collect();
         keys.iter().filter_map(|key| owed.remove(key)).collect()
     }
+
+    /// What is owed on keys that have moved to another shard.
+    pub fn take_if(&self, has_moved: impl Fn(CounterKey) -> bool) -> Vec<Check> {
+        self.owed.lock().extract_if(|key, _| has_moved(*key)).map(|(_, check)| check).collect()
+    }
 }
 
-/// Says how many units found room.
-async fn charge(link: &Link, to: &Creditor<'_>, batch: &[Check]) -> Result<u64, Fault> {
-    let mut call = Call::new(to.key_prefix);
-    for check in batch {
-        call.charge_up_to(check);
-    }
-    let rows = timeout(to.timeout, call::run(link.connection(), &call)).await.map_err(|_| Fault::late())??;
-    Ok(rows.iter().map(|told| told.charged).sum())
+/// Says how many units found room, for the checks of each script call.
+async fn charge<'c>(link: &Link, to: &Creditor<'_>, batch: &'c [Check]) -> Vec<(&'c [Check], Result<u64, Fault>)> {
+    let parts: Vec<&[Check]> = batch.chunks(if to.parts_keys { 1 } else { batch.len() }).collect();
+    let order = |checks: &&[Check]| {
+        let mut call = Call::new(to.key_prefix);
+        checks.iter().for_each(|check| call.charge_up_to(check));
+        Order { call, asking: false }
+    };
+    let orders: Vec<Order<'_>> = parts.iter().map(order).collect();
+    let results = match timeout(to.timeout, call::run(link.connection(), &orders)).await {
+        Ok(results) => results,
+        Err(_) => parts.iter().map(|_| Err(Fault::late())).collect(),
+    };
+    let charged = |rows: Vec<Told>| rows.iter().map(|told| told.charged).sum();
+    parts.into_iter().zip(results).map(|(checks, result)| (checks, result.map(charged))).collect()
 }

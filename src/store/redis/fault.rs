@@ -6,7 +6,8 @@ use redis::{RedisError, ServerErrorKind};
 use std::borrow::Cow;
 
 /// What a node says instead of running a script that writes, and that has no kind of its own.
-const REFUSALS: [&str; 6] = ["BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "NOREPLICAS"];
+const REFUSALS: [&str; 9] =
+    ["BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT", "NOREPLICAS"];
 
 /// A failed call, before it is known whose checks were in it.
 #[derive(Clone, Debug)]
@@ -16,17 +17,40 @@ pub(super) struct Fault {
     pub text: Cow<'static, str>,
     /// Whether the node may have run the call all the same.
     pub maybe_applied: bool,
+    pub next: Next,
+}
+
+/// What may be done with a call that was refused and not run, where the topology is one that moves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Nothing,
+    /// The key lives at another node (`host:port`) by now.
+    Moved(String),
+    /// The key may be on its way to another node; that one is to be asked this once.
+    Ask(String),
+    /// In a moment it may be run, perhaps by another node.
+    Again,
 }
 
 impl Fault {
     /// A failure before anything was sent.
     pub fn before(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, text: text.into(), maybe_applied: false }
+        Self { kind, text: text.into(), maybe_applied: false, next: Next::Nothing }
+    }
+
+    /// Refused for now.
+    pub fn passing(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { next: Next::Again, ..Self::before(kind, text) }
     }
 
     /// A call that was sent, and whose reply did not come in time.
     pub fn late() -> Self {
-        Self { kind: ErrorKind::Timeout, text: "no reply within the timeout".into(), maybe_applied: true }
+        Self {
+            kind: ErrorKind::Timeout,
+            text: "no reply within the timeout".into(),
+            maybe_applied: true,
+            next: Next::Nothing,
+        }
     }
 
     /// A failure while connecting; nothing that counts was sent yet.
@@ -46,7 +70,7 @@ impl Fault {
             ErrorKind::Other => !error.code().is_some_and(|code| REFUSALS.contains(&code)),
         };
         let text = if kind == ErrorKind::Auth { auth_text(error) } else { error.to_string() }.into();
-        Self { kind, text, maybe_applied }
+        Self { kind, text, maybe_applied, next: next(error) }
     }
 
     /// Whether the next call would fail as well, so that waiting for more failures is of no use.
@@ -56,6 +80,16 @@ impl Fault {
 
     pub fn on(&self, shard: usize) -> StoreError {
         StoreError { kind: self.kind, shard, maybe_applied: self.maybe_applied }
+    }
+}
+
+fn next(error: &RedisError) -> Next {
+    let redis::ErrorKind::Server(kind) = error.kind() else { return Next::Nothing };
+    match (kind, error.redirect_node()) {
+        (ServerErrorKind::Moved, Some((node, _))) => Next::Moved(node.to_owned()),
+        (ServerErrorKind::Ask, Some((node, _))) => Next::Ask(node.to_owned()),
+        (ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown | ServerErrorKind::ReadOnly, _) => Next::Again,
+        _ => Next::Nothing,
     }
 }
 
@@ -144,6 +178,23 @@ mod tests {
             let fault = told(reply);
             assert_eq!((fault.kind, fault.maybe_applied), (kind, maybe_applied), "{reply}: {}", fault.text);
         }
+    }
+
+    #[test]
+    fn what_a_cluster_says_instead_of_running_a_call_tells_where_or_when_to_repeat_it() {
+        let cases = [
+            ("-MOVED 3999 10.0.0.1:6381\r\n", Next::Moved("10.0.0.1:6381".to_owned())),
+            ("-ASK 3999 fd00::1:6381\r\n", Next::Ask("fd00::1:6381".to_owned())),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Next::Again),
+            ("-CLUSTERDOWN The cluster is down\r\n", Next::Again),
+            ("-READONLY You can't write against a read only replica.\r\n", Next::Again),
+            ("-CROSSSLOT Keys in request don't hash to the same slot\r\n", Next::Nothing),
+        ];
+        for (reply, next) in cases {
+            let fault = told(reply);
+            assert_eq!((fault.next, fault.maybe_applied), (next, false), "{reply}: {}", fault.text);
+        }
+        assert_eq!(told("-OOM command not allowed\r\n").next, Next::Nothing);
     }
 
     #[test]

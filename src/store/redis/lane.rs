@@ -2,24 +2,26 @@
 //!
 //! What is queued in one turn of the event loop leaves in one call: the first to queue spawns the flush, which runs after
 //! all tasks that are ready now. There is no timer, so a lone check waits for nobody. Whatever happens, each job is answered
-//! by its deadline, and no job is sent twice once it may have been run.
+//! by its deadline, and no job is sent twice once it may have been run. What the node refused without running it is handed
+//! on (`routes`).
 
-use super::batch::{Job, Queue, Reply, Waiting};
-use super::call;
-use super::connect::Link;
-use super::fault::Fault;
-use super::script::Told;
+use super::batch::{Batch, Job, Part, Queue, Reply, Waiting};
+use super::call::{self, Order};
+use super::connect::{Address, Link};
+use super::fault::{Fault, Next};
+use super::routes::Routes;
 use super::shard::Shard;
 use crate::clock;
 use crate::store::{ErrorKind, StoreError};
 use redis::{Cmd, FromRedisValue};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout_at;
 
 /// Groups in one call: beyond 64 the node's cost per check falls no further, and others wait for it longer.
 const GROUPS_MAX: usize = 64;
@@ -34,11 +36,14 @@ pub(super) type Outcome = Result<Reply, StoreError>;
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Of the shard, in the list of shards.
-    index: usize,
+    /// Of the shard, in the map's list of shards.
+    index: Cell<usize>,
+    /// Whether each key needs a script call of its own.
+    parts_keys: Cell<bool>,
     shard: Arc<Shard>,
     timeout: Duration,
     prefix: Arc<str>,
+    routes: Weak<Routes>,
     queue: RefCell<Queue>,
     flushing: Cell<bool>,
     calls: Cell<usize>,
@@ -48,12 +53,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn new(index: usize, shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>) -> Rc<Self> {
+    pub fn new(shard: Arc<Shard>, timeout: Duration, prefix: Arc<str>, routes: Weak<Routes>) -> Rc<Self> {
         Rc::new(Self {
-            index,
+            index: Cell::new(0),
+            parts_keys: Cell::new(false),
             shard,
             timeout,
             prefix,
+            routes,
             queue: RefCell::default(),
             flushing: Cell::new(false),
             calls: Cell::new(0),
@@ -63,30 +70,52 @@ impl Lane {
         })
     }
 
+    pub fn set_place(&self, index: usize, parts_keys: bool) {
+        self.index.set(index);
+        self.parts_keys.set(parts_keys);
+    }
+
+    pub fn is_to(&self, shard: &Arc<Shard>) -> bool {
+        Arc::ptr_eq(&self.shard, shard)
+    }
+
+    pub fn address(&self) -> Option<Address> {
+        self.shard.target.address()
+    }
+
     /// Queues a job. It is answered by its deadline; at once if the shard is open or too many wait already.
     pub fn ask(self: &Rc<Self>, job: Job) -> oneshot::Receiver<Outcome> {
         let (answer, receiver) = oneshot::channel();
+        self.push(Waiting { job, deadline: clock::now() + self.timeout, answer, hops: 0, asking: false });
+        receiver
+    }
+
+    /// The same for one that has waited before.
+    pub fn push(self: &Rc<Self>, waiting: Waiting) {
         if self.shard.breaker().is_open() {
-            let _ = answer.send(Err(self.open_error()));
-            return receiver;
+            let _ = waiting.answer.send(Err(self.open_error()));
+            return;
         }
         if self.queue.borrow().len() >= QUEUE_MAX {
             let fault = Fault::before(ErrorKind::Timeout, "queue full");
-            let _ = answer.send(Err(fault.on(self.index)));
+            let _ = waiting.answer.send(Err(self.error(&fault)));
             // Too much is asked here; that says nothing about the shard.
             self.shard.note(&fault);
-            return receiver;
+            return;
         }
-        self.queue.borrow_mut().push(Waiting { job, deadline: clock::now() + self.timeout, answer });
+        self.queue.borrow_mut().push(waiting);
         if !self.flushing.replace(true) {
             tokio::task::spawn_local(self.clone().flush());
         }
-        receiver
     }
 
     /// Nothing was sent.
     fn open_error(&self) -> StoreError {
-        StoreError { kind: self.shard.last_kind(), shard: self.index, maybe_applied: false }
+        StoreError { kind: self.shard.last_kind(), shard: self.index.get(), maybe_applied: false }
+    }
+
+    fn error(&self, fault: &Fault) -> StoreError {
+        fault.on(self.index.get())
     }
 
     async fn flush(self: Rc<Self>) {
@@ -96,7 +125,7 @@ impl Lane {
     }
 
     /// The last batch needs no task of its own; what comes while it is under way starts another flush.
-    async fn send_all_but_last(self: &Rc<Self>) -> Option<(Rc<Link>, Queue)> {
+    async fn send_all_but_last(self: &Rc<Self>) -> Option<(Rc<Link>, Batch)> {
         let _flushing = OnDrop(|| self.flushing.set(false));
         while let Some((link, batch)) = self.next_batch().await {
             if self.queue.borrow().is_empty() {
@@ -108,7 +137,7 @@ impl Lane {
     }
 
     /// Waits for a connection and a free call, at most as long as somebody waits for them. `None`: nobody waits any more.
-    async fn next_batch(&self) -> Option<(Rc<Link>, Queue)> {
+    async fn next_batch(&self) -> Option<(Rc<Link>, Batch)> {
         loop {
             if self.shard.breaker().is_open() {
                 self.queue.borrow_mut().fail(self.open_error());
@@ -117,7 +146,7 @@ impl Lane {
             let ready = timeout_at(deadline.into(), self.ready()).await;
             // Whose deadline has passed before the call leaves is not sent at all.
             let fault = Fault::before(ErrorKind::Timeout, "no connection within the timeout");
-            if self.queue.borrow_mut().expire(clock::now(), &fault, self.index) {
+            if self.queue.borrow_mut().expire(clock::now(), &fault, self.index.get()) {
                 self.shard.failed(&fault);
             }
             match ready {
@@ -126,12 +155,18 @@ impl Lane {
                     let batch = self.queue.borrow_mut().take(GROUPS_MAX);
                     if !batch.is_empty() {
                         self.calls.set(self.calls.get() + 1);
+                        let batch = if self.parts_keys.get() { Batch::by_key(batch) } else { Batch::whole(batch) };
                         return Some((link, batch));
                     }
                 }
                 Ok(Err(fault)) => {
-                    self.shard.failed(&fault);
-                    self.queue.borrow_mut().fail(fault.on(self.index));
+                    let mut waiting = self.queue.take();
+                    if self.may_repeat(&fault) {
+                        self.hand_on(waiting, &fault);
+                    } else {
+                        self.shard.failed(&fault);
+                        waiting.fail(self.error(&fault));
+                    }
                 }
             }
         }
@@ -150,40 +185,53 @@ impl Lane {
 
     /// The connection, made anew if it has ended or is older than the shard's last failure.
     async fn connected(&self) -> Result<Rc<Link>, Fault> {
-        let openings = self.shard.breaker().openings();
+        let era = self.shard.era();
         if let Some((link, made_at)) = &*self.link.borrow()
             && !link.ended()
-            && *made_at == openings
+            && *made_at == era
         {
             return Ok(link.clone());
         }
         self.link.take();
         let link = Rc::new(self.shard.target.connect().await?);
-        self.link.replace(Some((link.clone(), openings)));
+        self.link.replace(Some((link.clone(), era)));
         Ok(link)
     }
 
-    async fn call(self: Rc<Self>, link: Rc<Link>, mut batch: Queue) {
+    async fn call(self: Rc<Self>, link: Rc<Link>, mut batch: Batch) {
         let _call = OnDrop(|| {
             self.calls.set(self.calls.get() - 1);
             self.call_ended.notify_one();
         });
         self.shard.metrics.requests.inc();
         let started = clock::now();
-        let outcome = self.rows(&link, &mut batch).await;
+        let results = self.results(&link, &mut batch).await;
         let ended = clock::now();
         self.last_reply.set(ended);
         self.shard.observe(ended.duration_since(started));
-        match outcome {
-            None => {}
-            Some(Ok(rows)) => {
-                self.shard.answered();
-                batch.answer(rows.into_iter());
+        if let Some(results) = results {
+            self.judge(&link, &results);
+            for (mut part, result) in batch.parts.into_iter().zip(results) {
+                match result {
+                    Ok(rows) => part.jobs.answer(rows),
+                    Err(fault) if self.may_repeat(&fault) => self.hand_on(part.jobs, &fault),
+                    Err(fault) => part.jobs.fail(self.error(&fault)),
+                }
             }
-            Some(Err(fault)) => {
-                self.failed(&link, &fault);
-                batch.fail(fault.on(self.index));
-            }
+        }
+    }
+
+    /// What the results of one call say about the shard, and about the connection.
+    fn judge(&self, link: &Rc<Link>, results: &call::Results) {
+        let faults = || results.iter().filter_map(|result| result.as_ref().err());
+        if let Some(fault) = faults().find(|fault| !self.may_repeat(fault)) {
+            self.failed(link, fault);
+        } else if results.iter().any(|result| result.as_ref().map_or_else(|fault| fault.next != Next::Again, |_| true))
+        {
+            self.shard.answered();
+        }
+        if faults().any(|fault| fault.kind == ErrorKind::Readonly) {
+            self.retire(link);
         }
     }
 
@@ -201,19 +249,42 @@ impl Lane {
         }
     }
 
-    /// Runs the call; jobs whose deadline passes meanwhile are answered, others of the same call may still be in time.
+    fn may_repeat(&self, fault: &Fault) -> bool {
+        fault.next != Next::Nothing && self.routes.upgrade().is_some_and(|routes| routes.may_repeat(fault))
+    }
+
+    /// Whom nobody else can answer in time is answered with the fault; that is a failure of the shard after all.
+    fn hand_on(&self, refused: Queue, fault: &Fault) {
+        let routes = self.routes.upgrade();
+        let mut has_failed = false;
+        for waiting in refused.into_iter() {
+            let left = match &routes {
+                Some(routes) => routes.hand_on(waiting, fault, self),
+                None => Some(waiting),
+            };
+            if let Some(waiting) = left {
+                if !std::mem::replace(&mut has_failed, true) {
+                    self.shard.failed(fault);
+                }
+                let _ = waiting.answer.send(Err(self.error(fault)));
+            }
+        }
+    }
+
+    /// Runs the calls; jobs whose deadline passes meanwhile are answered, others of the same call may still be in time.
     /// `None`: nobody waits any more.
-    async fn rows(&self, link: &Rc<Link>, batch: &mut Queue) -> Option<Result<Vec<Told>, Fault>> {
-        let call = call::encode(&self.prefix, batch.jobs());
-        let mut running = pin!(call::run(link.connection(), &call));
+    async fn results(&self, link: &Rc<Link>, batch: &mut Batch) -> Option<call::Results> {
+        let order = |part: &Part| Order { call: call::encode(&self.prefix, part.jobs.jobs()), asking: part.asking };
+        let orders: SmallVec<[Order<'_>; 1]> = batch.parts.iter().map(order).collect();
+        let mut running = pin!(call::run(link.connection(), &orders));
         let fault = Fault::late();
         let mut is_late = false;
         loop {
             let deadline = batch.next_deadline()?;
-            if let Ok(result) = timeout_at(deadline.into(), &mut running).await {
-                return Some(result);
+            if let Ok(results) = timeout_at(deadline.into(), &mut running).await {
+                return Some(results);
             }
-            if batch.expire(clock::now(), &fault, self.index) && !is_late {
+            if batch.expire(clock::now(), &fault, self.index.get()) && !is_late {
                 is_late = true;
                 self.retire(link);
                 self.shard.failed(&fault);
@@ -228,21 +299,23 @@ impl Lane {
         current.take_if(|(current, _)| Rc::ptr_eq(current, link)).is_some()
     }
 
-    /// One command outside the batches, for an operator.
-    pub async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
-        let trip = async {
-            let mut connection = self.connected().await?.connection();
-            command.query_async(&mut connection).await.map_err(|error| Fault::calling(&error))
-        };
-        let result = match timeout(self.timeout, trip).await {
-            Ok(result) => result,
-            Err(_) => Err(Fault::late()),
-        };
-        result.map_err(|fault| {
-            self.link.take();
-            self.shard.failed(&fault);
-            fault.on(self.index)
-        })
+    /// One command outside the batches.
+    pub async fn command<T: FromRedisValue>(&self, command: &Cmd, asking: bool) -> Result<T, Fault> {
+        let mut connection = self.connected().await?.connection();
+        let mut pipeline = redis::pipe();
+        if asking {
+            pipeline.cmd("ASKING").ignore();
+        }
+        pipeline.add_command(command.clone());
+        let (reply,) = pipeline.query_async(&mut connection).await.map_err(|error| Fault::calling(&error))?;
+        Ok(reply)
+    }
+
+    /// A command outside the batches has failed for good.
+    pub fn gave_up(&self, fault: &Fault) -> StoreError {
+        self.link.take();
+        self.shard.failed(fault);
+        self.error(fault)
     }
 }
 

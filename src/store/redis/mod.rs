@@ -1,44 +1,46 @@
-//! Counters on sharded Redis nodes.
+//! Counters on Redis: independent nodes, a cluster, or a primary that sentinels watch over.
 //!
-//! A key lives on one node (`ring`). All cores share each shard's breaker and health (`shard`, `breaker`); each core has its
-//! own connection to each node and sends what gathers in one turn of its event loop in one call (`lane`, `batch`, `call`).
-//! Beside the checks run the heartbeat and the probes (`watch`). A check ends within the timeout; what may have been applied
-//! is never sent again, and the caller is told so.
+//! A key lives on one shard (`topology`). All cores share each shard's breaker and health (`shard`, `breaker`); each core has
+//! its own connection to each node and sends what gathers in one turn of its event loop in one write (`client`, `routes`,
+//! `lane`, `batch`, `call`). Beside the checks run the heartbeat and the probes (`watch`), and what follows the topology. A
+//! check ends within the timeout; what may have been applied is never sent again, and the caller is told so.
 
 use super::{Answers, Ask, Check, CounterKey, ErrorKind, StoreError};
-use crate::algorithm::{Algorithm, Decision, Quota};
-use crate::clock::Micros;
 use crate::units::Secret;
-use across::Across;
-use batch::{Job, Reply};
-use lane::{Lane, Outcome};
-use ring::Ring;
+use arc_swap::ArcSwap;
+use connect::{Address, Entry};
+use fault::Fault;
+use parking_lot::Mutex;
 use shard::Shard;
-use smallvec::SmallVec;
-use std::fmt;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
+use topology::target::Target;
+use topology::{Map, cluster};
 
 mod across;
 mod batch;
 mod breaker;
 mod call;
+mod client;
 mod connect;
 mod debts;
 mod fault;
 mod lane;
-mod ring;
+mod routes;
 pub mod script;
 mod shard;
+mod topology;
 mod watch;
 
+pub use client::Client;
 pub use connect::url_problem;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    pub topology: Topology,
+    /// At least one. Of a cluster some of its nodes, with sentinels those; they are entered alike.
     pub nodes: Vec<Node>,
     pub timeout: Duration,
     /// Failures in a row that open a shard's breaker.
@@ -48,21 +50,41 @@ pub struct Settings {
     pub key_prefix: String,
 }
 
+/// How the nodes belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Not at all: each is a shard, and the names say which keys it holds.
+    Sharded,
+    /// They are a Redis Cluster: each primary is a shard.
+    Cluster,
+    /// They are sentinels: the primary of this name is the one shard.
+    Sentinel { master: String },
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub name: String,
     pub url: Secret,
 }
 
-/// What all cores share: each shard's breaker and health, and how many gateways are alive.
+/// What all cores share: which shard holds which key, each one's breaker and health, and how many gateways are alive.
 #[derive(Debug)]
 pub struct Shards {
     settings: Settings,
     gateway: String,
-    ring: Ring,
-    list: Vec<Arc<Shard>>,
     /// This gateway admits nothing more.
     leaving: AtomicBool,
+    /// How the configured nodes are entered.
+    entries: Vec<Entry>,
+    map: ArcSwap<Map>,
+    /// How often another map was put in force: what a core compares on every check.
+    drawn: AtomicU64,
+    /// Only one at a time draws a new map.
+    drawing: Mutex<()>,
+    /// Told when there is a new map.
+    redrawn: Notify,
+    /// Told when something suggests that the map is old.
+    stale: Arc<Notify>,
 }
 
 /// A shard's state as `/status` and `/readyz` tell it.
@@ -97,18 +119,48 @@ impl Shards {
     /// As the gateway of the given name, unique among all that share the nodes.
     #[must_use]
     pub fn of_gateway(settings: Settings, gateway: String, before: Option<&Self>) -> Arc<Self> {
-        let ring = Ring::new(settings.nodes.iter().map(|node| node.name.as_str()));
-        let shard = |node| {
-            let kept = before.filter(|before| {
-                (before.settings.failures, &before.settings.key_prefix) == (settings.failures, &settings.key_prefix)
-            });
-            let kept =
-                kept.and_then(|before| before.list.iter().zip(&before.settings.nodes).find(|(_, old)| *old == node));
-            kept.map_or_else(|| Arc::new(Shard::new(node, settings.failures)), |(shard, _)| shard.clone())
-        };
-        let list = settings.nodes.iter().map(shard).collect();
+        let entries: Vec<Entry> = settings.nodes.iter().map(|node| Entry::new(&node.url)).collect();
         let leaving = AtomicBool::new(before.is_some_and(Self::is_leaving));
-        Arc::new(Self { settings, gateway, ring, list, leaving })
+        let before = before.filter(|before| before.keeps_state_under(&settings));
+        let stale = before.map_or_else(Arc::default, |before| before.stale.clone());
+        let new = |name: &str, target| Arc::new(Shard::new(name, target, settings.failures, stale.clone()));
+        // What nodes have told stays true where one of them is still asked.
+        let told = before.filter(|before| before.settings.nodes.iter().any(|node| settings.nodes.contains(node)));
+        let told = told.map(|before| (*before.map()).clone());
+        let map = match &settings.topology {
+            Topology::Sharded => {
+                let shard = |(node, entry): (&Node, &Entry)| {
+                    let nodes = before.map(|before| before.settings.nodes.iter().position(|old| old == node));
+                    let kept = nodes.flatten().zip(before).map(|(at, before)| before.map().shards[at].clone());
+                    kept.unwrap_or_else(|| new(&node.name, Target::fixed(entry.clone())))
+                };
+                Map::ring(settings.nodes.iter().zip(&entries).map(shard).collect(), &settings.key_prefix)
+            }
+            Topology::Cluster => {
+                told.unwrap_or_else(|| Map::unseen(new(cluster::UNSEEN, Target::told()), &settings.key_prefix))
+            }
+            Topology::Sentinel { master } => {
+                told.unwrap_or_else(|| Map::ring(vec![new(master, Target::told())], &settings.key_prefix))
+            }
+        };
+        let (map, drawn) = (ArcSwap::from_pointee(map), AtomicU64::new(0));
+        Arc::new(Self {
+            settings,
+            gateway,
+            leaving,
+            entries,
+            map,
+            drawn,
+            drawing: Mutex::new(()),
+            redrawn: Notify::new(),
+            stale,
+        })
+    }
+
+    /// Whether a shard's state says the same under other settings.
+    fn keeps_state_under(&self, next: &Settings) -> bool {
+        let of = |settings: &Settings| (settings.topology.clone(), settings.failures, settings.key_prefix.clone());
+        of(&self.settings) == of(next)
     }
 
     #[must_use]
@@ -120,42 +172,45 @@ impl Shards {
             last_error: shard.last_error(),
             clock_skew_us: shard.clock_skew_us(),
         };
-        self.list.iter().map(health).collect()
+        self.map.load().shards.iter().map(health).collect()
     }
 
-    /// Which shard holds a key: the highest hash of (node name, key).
+    /// Which shard holds a key at the moment, an index into `health`.
     #[must_use]
     pub fn shard_of(&self, key: CounterKey) -> usize {
-        self.ring.shard_of(key)
+        self.map.load().home_of(key)
     }
 
+    /// Its name.
     #[must_use]
-    pub fn name_of(&self, shard: usize) -> &str {
-        &self.list[shard].name
+    pub fn home_of(&self, key: CounterKey) -> String {
+        let map = self.map.load();
+        map.shards[map.home_of(key)].name.clone()
     }
 
     /// Gateways last seen alive, this one included; at least 1. Shards that are down keep what they said last.
     #[must_use]
     pub fn gateways(&self) -> u64 {
-        self.list.iter().map(|shard| shard.gateways()).max().unwrap_or(1).max(1)
+        self.map.load().shards.iter().map(|shard| shard.gateways()).max().unwrap_or(1).max(1)
     }
 
     /// Counts how often the shard answered again after failures, whether they had opened its breaker or not; the limiter
     /// compares it to know when to charge what was admitted meanwhile.
     #[must_use]
     pub fn recoveries(&self, shard: usize) -> u64 {
-        self.list[shard].breaker().recoveries()
+        self.map.load().shards[shard].breaker().recoveries()
     }
 
     /// The shard's breaker is open: a check would fail at once.
     #[must_use]
     pub fn is_open(&self, shard: usize) -> bool {
-        self.list[shard].breaker().is_open()
+        self.map.load().shards[shard].breaker().is_open()
     }
 
-    /// Probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per process, on the control thread.
+    /// Follows the topology, probes open shards, writes the heartbeat and reads the others', until dropped. Runs once per
+    /// process, on the control thread.
     pub async fn maintain(self: Arc<Self>) {
-        watch::watch(self).await;
+        tokio::join!(topology::follow(&self), watch::watch(self.clone()));
     }
 
     /// Tells the shards that this gateway is going, so that the others divide what is `local` among those who stay. Ends
@@ -169,9 +224,10 @@ impl Shards {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Notes what was admitted here while the shard was away; it is charged there before the shard is asked again.
-    pub fn owe(&self, shard: usize, check: &Check) {
-        self.list[shard].debts.owe(check);
+    /// Notes what was admitted here while the key's shard was away; it is charged there before the shard is asked again.
+    pub fn owe(&self, check: &Check) {
+        let map = self.map.load();
+        map.shards[map.home_of(check.key)].debts.owe(check);
     }
 
     /// How long a check may take in all.
@@ -188,13 +244,54 @@ impl Shards {
 
     /// Takes the shards that `next` does not have off the metrics page, after a reload.
     pub fn retire(&self, next: Option<&Self>) {
+        let next = next.map(Self::map);
         let stays =
-            |shard: &Arc<Shard>| next.is_some_and(|next| next.list.iter().any(|other| other.name == shard.name));
-        self.list.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
+            |shard: &Arc<Shard>| next.iter().flat_map(|next| &next.shards).any(|other| other.name == shard.name);
+        self.map().shards.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
     }
 
-    fn all(&self) -> &[Arc<Shard>] {
-        &self.list
+    /// Puts another map in force, if `draw` makes one. Who leaves it hands over what is owed to it.
+    fn redraw(&self, draw: impl FnOnce(&Map) -> Option<Map>) {
+        let _one_at_a_time = self.drawing.lock();
+        let before = self.map();
+        let Some(after) = draw(&before).filter(|after| *after != *before) else { return };
+        self.map.store(Arc::new(after));
+        self.drawn.fetch_add(1, Ordering::Release);
+        let after = self.map();
+        for shard in before.shards.iter().filter(|shard| !after.holds(shard)) {
+            shard.target.tell_unknown(Fault::passing(ErrorKind::Other, "the cluster has just been seen"));
+            shard.metrics.retire();
+            tracing::info!(shard = shard.name, "store shard has left");
+        }
+        for shard in after.shards.iter().filter(|shard| !before.holds(shard)) {
+            tracing::info!(shard = shard.name, "store shard has joined");
+        }
+        for shard in &before.shards {
+            for check in shard.debts.take_if(|key| !Arc::ptr_eq(&after.shards[after.home_of(key)], shard)) {
+                let home = &after.shards[after.home_of(check.key)];
+                home.debts.owe(&check);
+                home.changed.notify_one();
+            }
+        }
+        self.redrawn.notify_one();
+    }
+
+    fn new_shard(&self, name: &str, target: Target) -> Shard {
+        Shard::new(name, target, self.settings.failures, self.stale.clone())
+    }
+
+    /// Nodes that others name are entered as the configured ones are.
+    fn entry_to(&self, address: &Address) -> Entry {
+        let configured = self.entries.iter().find(|entry| entry.address().as_ref() == Some(address));
+        configured.map_or_else(|| self.entries[0].at(address), Clone::clone)
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn stale(&self) -> &Notify {
+        &self.stale
     }
 
     fn settings(&self) -> &Settings {
@@ -205,103 +302,7 @@ impl Shards {
         &self.gateway
     }
 
-    fn heartbeat_key(&self) -> String {
-        format!("{}:gateways", self.settings.key_prefix)
-    }
-}
-
-/// One core's connections to the shards.
-pub struct Client {
-    shards: Arc<Shards>,
-    lanes: Vec<Rc<Lane>>,
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Client").field("shards", &self.shards).finish_non_exhaustive()
-    }
-}
-
-impl Client {
-    /// Connects lazily; call it inside the core's runtime.
-    #[must_use]
-    pub fn new(shards: Arc<Shards>) -> Rc<Self> {
-        let prefix: Arc<str> = shards.settings.key_prefix.as_str().into();
-        let lane = |(index, shard): (usize, &Arc<Shard>)| {
-            Lane::new(index, shard.clone(), shards.settings.timeout, prefix.clone())
-        };
-        let lanes = shards.list.iter().enumerate().map(lane).collect();
-        Rc::new(Self { shards, lanes })
-    }
-
-    /// One call per shard, all at the same time; each shard's group is all or nothing. Ends within the timeout.
-    pub async fn decide(&self, checks: &[Check]) -> Answers {
-        let asks: SmallVec<[Ask; 4]> = checks.iter().map(|check| Ask::from(*check)).collect();
-        self.ask(&asks).await
-    }
-
-    /// The same with leases. What comes back with a check is taken even where its group is refused.
-    pub async fn ask(&self, asks: &[Ask]) -> Answers {
-        let homes: SmallVec<[usize; 4]> = asks.iter().map(|ask| self.shards.shard_of(ask.check.key)).collect();
-        let Some(first) = homes.first() else { return Answers::new() };
-        if homes.iter().all(|home| home == first) {
-            let asked = self.lanes[*first].ask(Job::Decide(asks.into()));
-            return spread(answer(asked, *first).await, asks.len());
-        }
-        // In a box: what waits for several shards is large, and its room would be part of every idle connection.
-        Box::pin(Across::ask(&self.lanes, asks, &homes).answers(&homes)).await
-    }
-
-    /// Gives back what was charged at `charged_at` (the shard's clock).
-    pub async fn give_back(&self, check: &Check, charged_at: Micros) -> Result<(), StoreError> {
-        self.job(check.key, Job::GiveBack { check: *check, charged_at }).await.map(|_| ())
-    }
-
-    /// Charges as much of the check's cost as fits.
-    pub async fn charge_up_to(&self, check: &Check) -> Result<u64, StoreError> {
-        match self.job(check.key, Job::ChargeUpTo(*check)).await? {
-            Reply::Charged(units) => Ok(units),
-            _ => Err(self.confused(check.key)),
-        }
-    }
-
-    /// Looks at one counter without charging it.
-    pub async fn inspect(&self, key: CounterKey, algorithm: Algorithm, quota: &Quota) -> Result<Decision, StoreError> {
-        let check = Check { key, algorithm, quota: *quota, cost: 1, enforced: true };
-        match self.job(key, Job::Inspect(check)).await? {
-            Reply::Inspected(decision) => Ok(decision),
-            _ => Err(self.confused(key)),
-        }
-    }
-
-    /// Forgets one counter; says whether it was there.
-    pub async fn reset(&self, key: CounterKey) -> Result<bool, StoreError> {
-        let mut command = redis::cmd("DEL");
-        command.arg(script::key_text(&self.shards.settings.key_prefix, key));
-        let deleted: u64 = self.lanes[self.shards.shard_of(key)].command(&command).await?;
-        Ok(deleted > 0)
-    }
-
-    async fn job(&self, key: CounterKey, job: Job) -> Outcome {
-        let shard = self.shards.shard_of(key);
-        answer(self.lanes[shard].ask(job), shard).await
-    }
-
-    /// A reply to another question than was asked: `batch` does not let it happen.
-    fn confused(&self, key: CounterKey) -> StoreError {
-        StoreError { kind: ErrorKind::Other, shard: self.shards.shard_of(key), maybe_applied: true }
-    }
-}
-
-/// The lane answers every job; only a runtime that is shutting down drops one.
-async fn answer(asked: oneshot::Receiver<Outcome>, shard: usize) -> Outcome {
-    asked.await.unwrap_or(Err(StoreError { kind: ErrorKind::Other, shard, maybe_applied: true }))
-}
-
-fn spread(outcome: Outcome, count: usize) -> Answers {
-    match outcome {
-        Ok(Reply::Decided(answers)) => answers.into_iter().map(Ok).collect(),
-        Ok(_) => SmallVec::new(),
-        Err(error) => SmallVec::from_elem(Err(error), count),
+    fn map(&self) -> Arc<Map> {
+        self.map.load_full()
     }
 }

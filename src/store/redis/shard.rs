@@ -2,17 +2,17 @@
 //!
 //! Every change of state is told here, once: one log line and the gauges.
 
-use super::Node;
 use super::breaker::{Breaker, Change};
-use super::connect::Target;
 use super::debts::Debts;
 use super::fault::{self, Fault};
+use super::topology::target::Target;
 use crate::store::ErrorKind;
 use crate::telemetry::metrics::ShardMetrics;
 use parking_lot::Mutex;
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Beyond it the clocks are told of. It changes no decision, but logs of the two no longer fit together.
@@ -29,6 +29,10 @@ pub(super) struct Shard {
     pub changed: Notify,
     /// What was admitted without it.
     pub debts: Debts,
+    /// When another node sent calls here, if it was not the cluster's map that told of this one.
+    pub adopted_at: Option<Instant>,
+    /// Told of failures: the topology may have changed.
+    stale: Arc<Notify>,
     breaker: Breaker,
     last_error: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
     showing: Mutex<()>,
@@ -37,16 +41,18 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub fn new(node: &Node, failures_max: u32) -> Self {
-        let metrics = ShardMetrics::new(&node.name);
+    pub fn new(name: &str, target: Target, failures_max: u32, stale: Arc<Notify>) -> Self {
+        let metrics = ShardMetrics::new(name);
         metrics.up(false);
         metrics.degraded(false);
         Self {
-            name: node.name.clone(),
-            target: Target::new(node),
+            name: name.to_owned(),
+            target,
             metrics,
             changed: Notify::new(),
             debts: Debts::default(),
+            adopted_at: None,
+            stale,
             breaker: Breaker::new(failures_max),
             last_error: Mutex::new(None),
             showing: Mutex::new(()),
@@ -102,8 +108,14 @@ impl Shard {
         }
     }
 
+    /// Changes when connections made before are not to be trusted any more.
+    pub fn era(&self) -> u64 {
+        self.breaker.openings() + self.target.moves()
+    }
+
     /// Counts a failure without judging the shard by it.
     pub fn note(&self, fault: &Fault) {
+        self.stale.notify_one();
         self.metrics.error(fault::label(fault.kind));
         *self.last_error.lock() = Some((fault.kind, fault.text.clone()));
     }

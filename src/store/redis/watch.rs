@@ -4,19 +4,18 @@
 //! heartbeat is a probe as well: it writes, so a node that answers but cannot be written to (a demoted primary, a full
 //! memory) stays open.
 
-use super::Shards;
 use super::connect::Link;
 use super::debts::Creditor;
-use super::fault::Fault;
+use super::fault::{Fault, Next};
 use super::script;
 use super::shard::Shard;
+use super::{Settings, Shards};
 use crate::clock;
 use crate::store::ErrorKind;
-use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, Value};
+use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
@@ -41,25 +40,42 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {redis.call('ZCARD', KEYS[1]) + leaving, time[1], time[2]}
 ";
 
-/// Watches every shard; ends only when dropped.
+/// Watches every shard of the map in force; ends only when dropped.
 pub(super) async fn watch(shards: Arc<Shards>) {
     let mut tasks = JoinSet::new();
-    for shard in shards.all() {
-        tasks.spawn(watch_one(shards.clone(), shard.clone()));
+    let mut watched: Vec<(Arc<Shard>, AbortHandle)> = Vec::new();
+    loop {
+        let map = shards.map();
+        watched.retain(|(shard, task)| {
+            let stays = map.holds(shard);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for shard in &map.shards {
+            if !watched.iter().any(|(other, _)| Arc::ptr_eq(other, shard)) {
+                watched.push((shard.clone(), tasks.spawn(watch_one(shards.clone(), shard.clone()))));
+            }
+        }
+        while tasks.try_join_next().is_some() {}
+        shards.redrawn.notified().await;
     }
-    while tasks.join_next().await.is_some() {}
 }
 
 /// The last heartbeat to each shard, over connections of their own: later ones of `watch`, if it goes on, say the same. What
 /// does not get it learns in `ALIVE_MS` at the latest.
 pub(super) async fn leave(shards: &Arc<Shards>) {
     let mut tasks = JoinSet::new();
-    for shard in shards.all().iter().filter(|shard| shard.breaker().is_up()) {
+    for shard in shards.map().shards.iter().filter(|shard| shard.breaker().is_up()) {
         let (shards, shard) = (shards.clone(), shard.clone());
         tasks.spawn(async move { timeout(shards.settings().timeout, trip(&shards, &shard, &mut None)).await });
     }
     while tasks.join_next().await.is_some() {}
 }
+
+/// A connection, and the shard's era in which it was made.
+type Known = (Link, u64);
 
 async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
     let mut link = None;
@@ -77,7 +93,7 @@ async fn watch_one(shards: Arc<Shards>, shard: Arc<Shard>) {
 }
 
 /// One heartbeat: at the start the first contact, while the shard is open its probe. Says whether it was answered.
-async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> bool {
+async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Known>) -> bool {
     let missed_the_last = link.is_none();
     let result = timeout(shards.settings().timeout, trip(shards, shard, link)).await;
     let mut result = result.unwrap_or_else(|_| Err(Fault::before(ErrorKind::Timeout, "no answer within the timeout")));
@@ -109,28 +125,34 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> boo
 }
 
 /// Charges what was admitted while the shard was away, before it is asked again: nobody uses the same units twice.
-async fn pay(shards: &Shards, shard: &Shard, link: Option<&Link>) -> Result<(), Fault> {
-    let Some(link) = link else { return Ok(()) };
-    let settings = shards.settings();
-    let creditor = Creditor { shard: &shard.name, key_prefix: &settings.key_prefix, timeout: settings.timeout };
+async fn pay(shards: &Shards, shard: &Shard, link: Option<&Known>) -> Result<(), Fault> {
+    let Some((link, _)) = link else { return Ok(()) };
+    let Settings { key_prefix, timeout, .. } = shards.settings();
+    let creditor = Creditor { shard: &shard.name, key_prefix, timeout: *timeout, parts_keys: shards.map().parts_keys };
     shard.debts.pay(link, &creditor).await
 }
 
-async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> Result<(), Fault> {
-    let connection = match link.take().filter(|link| !link.ended()) {
-        Some(live) => link.insert(live).connection(),
-        None => link.insert(first(shard).await?).connection(),
+async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Known>) -> Result<(), Fault> {
+    let era = shard.era();
+    let (link, _) = match link.take().filter(|(link, made_at)| !link.ended() && *made_at == era) {
+        Some(live) => link.insert(live),
+        None => link.insert((first(shard).await?, era)),
+    };
+    let map = shards.map();
+    let Some(key) = map.heartbeat_key(shard) else {
+        return link.query::<Value>(&redis::cmd("PING")).await.map(drop);
     };
     let mut command = redis::cmd("EVAL");
-    command
-        .arg(HEARTBEAT)
-        .arg(1)
-        .arg(shards.heartbeat_key())
-        .arg(shards.gateway())
-        .arg(ALIVE_MS)
-        .arg(u8::from(shards.is_leaving()));
+    command.arg(HEARTBEAT).arg(1).arg(key).arg(shards.gateway()).arg(ALIVE_MS).arg(u8::from(shards.is_leaving()));
     let sent_us = clock::wall_us();
-    let (alive, seconds, micros): (u64, u64, u64) = query(connection, &command).await?;
+    let (alive, seconds, micros): (u64, u64, u64) = match link.query(&command).await {
+        // It answers; the map is old, or the slot is on its way to another node.
+        Err(fault) if matches!(fault.next, Next::Moved(_) | Next::Ask(_)) && map.parts_keys => {
+            shards.stale().notify_one();
+            return Ok(());
+        }
+        other => other?,
+    };
     let ours_us = sent_us.midpoint(clock::wall_us());
     let theirs_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
     shard.heard(alive, theirs_us.cast_signed().wrapping_sub(ours_us.cast_signed()));
@@ -140,12 +162,6 @@ async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Link>) -> Result
 /// Connects, and loads the script so that the first check need not.
 async fn first(shard: &Shard) -> Result<Link, Fault> {
     let link = shard.target.connect().await?;
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(script::source());
-    query::<Value>(link.connection(), &load).await?;
+    link.query::<Value>(redis::cmd("SCRIPT").arg("LOAD").arg(script::source())).await?;
     Ok(link)
-}
-
-async fn query<T: FromRedisValue>(mut connection: MultiplexedConnection, command: &redis::Cmd) -> Result<T, Fault> {
-    command.query_async(&mut connection).await.map_err(|error| Fault::calling(&error))
 }

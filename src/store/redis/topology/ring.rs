@@ -8,7 +8,7 @@ use crate::store::CounterKey;
 use siphasher::sip::SipHasher13;
 
 /// The nodes by the hash of their names; an index here is an index into the settings' list.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Ring {
     names: Vec<(u64, String)>,
 }
