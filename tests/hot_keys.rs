@@ -210,6 +210,24 @@ fn a_lease_whose_reply_was_lost_is_counted() {
 }
 
 #[test]
+fn while_its_shard_is_away_a_key_goes_on_from_what_its_gateway_knows_of_it() {
+    let upstream = Upstream::start();
+    for algorithm in ["fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket"] {
+        let mut server = RedisServer::start();
+        let limit = limit("l", "10/7d", &format!(", algorithm = \"{algorithm}\""));
+        let text = text(&[&server], &upstream, LONG, &[&limit]).replace("\"closed\"", "\"local\"");
+        let gateway = Gateway::start(text);
+        assert_eq!(admitted(&spend(&gateway, "k", 7)), 7);
+        assert_eq!(admitted(&spend(&gateway, "used up", 12)), 10);
+        server.kill();
+        assert_eq!(admitted(&spend(&gateway, "k", 12)), 3, "{algorithm}");
+        assert_eq!(admitted(&spend(&gateway, "used up", 3)), 0, "{algorithm}");
+        assert_eq!(admitted(&spend(&gateway, "unknown", 12)), 10, "{algorithm}");
+        assert!(decided_by(&gateway, "local") > 0.0);
+    }
+}
+
+#[test]
 fn a_cache_of_one_key_refuses_and_admits_as_one_of_many() {
     let (server, upstream) = (RedisServer::start(), Upstream::start());
     let limit = limit("l", "20/7d", "");

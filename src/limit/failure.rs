@@ -1,12 +1,13 @@
 //! What a request's limits say when some of their counters cannot be reached: `open`, `closed` or `local`, by policy.
 //!
-//! `local` decides in this process with the limit divided by the number of gateways alive. What it admits is owed to the
-//! shard and charged there when it returns, unless the shard may have charged it already.
+//! `local` decides in this process with the limit divided by the number of gateways alive, from what the shard last told of
+//! the key. What it admits is owed to the shard and charged there when it returns, unless the shard may have charged it already.
 
 use super::OnFailure;
-use super::hot::Hot;
+use super::hot::{Hot, LastTold};
 use crate::algorithm::Decision;
 use crate::clock;
+use crate::store::memory::Memory;
 use crate::store::{Answer, Answers, Check, Store, StoreError};
 use crate::telemetry::metrics::{self, Source};
 use smallvec::SmallVec;
@@ -101,14 +102,17 @@ pub(super) fn settle(
     settled
 }
 
-/// The same behind a cache, which remembers refusals.
+/// The same behind a cache, which remembers refusals, and what the shards last told.
 pub(super) fn settle_cached(
     store: &Rc<Store>,
     hot: &Arc<Hot>,
     checks: &[Check],
     replies: &Replies,
-    modes: impl Iterator<Item = OnFailure>,
+    modes: impl Iterator<Item = OnFailure> + Clone,
 ) -> Settled {
+    let asked = checks.iter().zip(&replies.answers).zip(modes.clone());
+    let decided_here = asked.filter(|((_, answer), mode)| answer.is_err() && *mode == OnFailure::Local);
+    decided_here.for_each(|((check, _), _)| hand_over(store, hot, check));
     let settled = merge(store, checks, replies, modes);
     if !settled.passes {
         give_back(store, Some(hot), checks, replies);
@@ -177,6 +181,25 @@ fn local_answers(store: &Store, checks: &[Check], answers: &Answers, modes: &[On
     };
     let mut answered = divided.into_iter().zip(answered);
     (0..checks.len()).map(|i| if decided_here(&i) { answered.next() } else { None }).collect()
+}
+
+/// The local counter of a key whose shard gave no answer starts from what that last told.
+fn hand_over(store: &Store, hot: &Hot, check: &Check) {
+    if let Some(told) = hot.hand_over(check.key) {
+        start_from(store.local(), check, &divide(check, store.gateways()), told);
+    }
+}
+
+/// Of this gateway's share as much is used as was of the limit, at the least: what an earlier failure has used of it counts in
+/// both. As charged when it was told, so that it comes back no later than it would have in the store.
+fn start_from(memory: &Memory, check: &Check, share: &Check, told: LastTold) {
+    let whole = |check: &Check| u128::from(check.algorithm.capacity(&check.quota));
+    let to_be_left = u128::from(told.remaining) * whole(share) / whole(check);
+    let left = memory.inspect(share.key, share.algorithm, &share.quota, told.at).before.remaining;
+    let cost = u64::try_from(u128::from(left).saturating_sub(to_be_left)).unwrap_or(left);
+    if cost > 0 {
+        memory.charge_up_to(&Check { cost, ..*share }, told.at);
+    }
 }
 
 /// This gateway's share of a limit: at least one unit, and room for one request.

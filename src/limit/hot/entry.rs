@@ -3,7 +3,7 @@
 //! Its times are this process's (µs). The store's clock comes in as durations only, counted from before the question left,
 //! so that a lease ends early rather than late.
 
-use super::known::{Denial, Due, Held, Landed, Landing, Look, Remembered};
+use super::known::{Denial, Due, Held, Landed, Landing, LastTold, Look, Remembered};
 use super::usage::{Moment, Usage};
 use crate::algorithm::{Algorithm, Decision, LEASE_SHARE, Lease, Standing};
 use crate::clock::Micros;
@@ -167,9 +167,17 @@ impl Entry {
                 remaining,
                 whole_at: at.now + told.reset_us,
                 until: at.now + at.ttl,
+                is_handed_over: false,
             },
         });
         held
+    }
+
+    /// What the store last told, once: whoever takes it decides from now on, and only a later answer knows better.
+    pub fn hand_over(&mut self, ttl: Micros) -> Option<LastTold> {
+        let standing = self.standing.as_mut().filter(|standing| !standing.is_handed_over)?;
+        standing.is_handed_over = true;
+        Some(LastTold { remaining: standing.remaining, at: standing.until.saturating_sub(ttl) })
     }
 
     /// A question got no answer: what went back with it is here again if it was certainly not taken. Else it is lost, or it was

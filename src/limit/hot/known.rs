@@ -45,6 +45,16 @@ pub(super) struct Remembered {
     pub(super) remaining: u64,
     pub(super) whole_at: Micros,
     pub(super) until: Micros,
+    /// Who decides without the store has been told, and counts on from there.
+    pub(super) is_handed_over: bool,
+}
+
+/// What the store last told of a key, for whoever decides without it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LastTold {
+    pub remaining: u64,
+    /// By this process's clock.
+    pub at: Micros,
 }
 
 /// How a key stands to a check.

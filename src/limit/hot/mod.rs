@@ -18,7 +18,7 @@ mod usage;
 
 pub use asking::Cache;
 pub use attempt::{Attempt, Leaving, Patience, Word};
-pub use known::{Due, Held, Landed};
+pub use known::{Due, Held, Landed, LastTold};
 pub use tending::release;
 
 use crate::algorithm::Lease;
@@ -205,10 +205,17 @@ impl Hot {
         self.table(key).lock().find(key).map_or(Some(0), |entry| entry.holds())
     }
 
-    /// Drops what this gateway holds of a counter that is about to be forgotten.
+    /// What the store last told of a key, told once: the counter that goes on without the store starts from it.
+    #[must_use]
+    pub fn hand_over(&self, key: CounterKey) -> Option<LastTold> {
+        self.table(key).lock().find(key)?.hand_over(self.ttl_us)
+    }
+
+    /// Drops what this gateway holds and knows of a counter that is about to be forgotten.
     pub fn forget(&self, key: CounterKey, now: Micros) {
         if let Some(entry) = self.table(key).lock().find(key) {
             entry.take_lease();
+            entry.hand_over(self.ttl_us);
             entry.freed(now);
         }
     }
