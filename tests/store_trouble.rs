@@ -1,4 +1,4 @@
-//! A Redis that answers and yet is of no use, loses connections, or is shared in unusual ways; and the memory store's bound.
+//! A Redis that loses connections, or is shared in unusual ways; a store that is changed; and the memory store's bound.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 mod support;
@@ -46,37 +46,6 @@ fn command(server: &RedisServer, words: &[&str]) {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command.exec(&mut server.ask()).unwrap();
-}
-
-/// It is named by its kind, acts as a failure, and is over when its cause is.
-fn a_useless_node(kind: &str, spoil: &[&[&str]], mend: &[&str]) {
-    let (server, upstream) = (RedisServer::start(), Upstream::start());
-    let gateway = start(&server, &upstream, 5);
-    assert_eq!(gateway.get_as("k", "/").status, 200);
-    spoil.iter().for_each(|words| command(&server, words));
-    for i in 0..6 {
-        assert_eq!(gateway.get_as(&format!("k{i}"), "/").status, 503, "{kind}");
-    }
-    let label = format!("kind=\"{kind}\"");
-    assert!(gateway.metric("staunch_store_errors_total", &[&label]) >= 1.0, "{kind}: {}", gateway.metrics());
-    eventually("it is given up", || !is_up(&gateway));
-    command(&server, mend);
-    eventually("it heals", || is_up(&gateway));
-    let statuses: Vec<_> = (0..6).map(|_| gateway.get_as("after", "/").status).collect();
-    assert_eq!(statuses, [200, 200, 200, 200, 200, 429], "{kind}");
-}
-
-#[test]
-fn a_node_out_of_memory_is_a_failure_named_oom() {
-    let spoil: &[&[&str]] =
-        &[&["CONFIG", "SET", "maxmemory-policy", "noeviction"], &["CONFIG", "SET", "maxmemory", "1"]];
-    a_useless_node("oom", spoil, &["CONFIG", "SET", "maxmemory", "0"]);
-}
-
-#[test]
-fn a_demoted_node_is_a_failure_named_readonly() {
-    let spoil: &[&[&str]] = &[&["REPLICAOF", "127.0.0.1", "1"]];
-    a_useless_node("readonly", spoil, &["REPLICAOF", "NO", "ONE"]);
 }
 
 #[test]

@@ -242,6 +242,11 @@ impl Gateway {
         self.folder.path()
     }
 
+    /// Files and sockets that it has open.
+    pub fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a process of ours").count()
+    }
+
     /// Resident memory now, and the most it ever was, in KiB.
     pub fn memory_kib(&self) -> (u64, u64) {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process of ours");
