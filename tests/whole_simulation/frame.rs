@@ -21,146 +21,151 @@ pub struct States {
     pub no_room: Units,
 }
 
-pub struct Frame<'a> {
-    keys: &'a [Vec<u8>],
-    rules: Vec<Rule>,
-    groups: Vec<u64>,
+pub struct Frame {
+    groups: Vec<Vec<Check>>,
 }
 
-fn number(text: &[u8]) -> u64 {
-    std::str::from_utf8(text).unwrap().parse().unwrap()
+/// One check as the call has it; what an operation does not have is 0.
+struct Check {
+    operation: u64,
+    key: Vec<u8>,
+    rule: Rule,
+    cost: u64,
+    lease: Lease,
+    back: u64,
+    charged_at: u64,
 }
 
-impl<'a> Frame<'a> {
+/// The packed numbers of the argument, big-endian.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn next(&mut self, bytes: usize) -> u64 {
+        let (number, rest) = self.0.split_at(bytes);
+        self.0 = rest;
+        number.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn small(&mut self) -> usize {
+        usize::try_from(self.next(2)).unwrap()
+    }
+
+    fn rule(&mut self) -> Rule {
+        let algorithm = Algorithm::ALL[usize::try_from(self.next(1)).unwrap() - 1];
+        let quota = Quota { units: self.next(7), period_us: self.next(7), burst: self.next(7) };
+        Rule { algorithm, quota, is_enforced: self.next(1) == 1 }
+    }
+
+    fn check(&mut self, operation: u64, keys: &[Vec<u8>], rules: &[Rule]) -> Check {
+        let (key, rule, cost) = (keys[self.small() - 1].clone(), rules[self.small() - 1], self.next(7));
+        let mut check = Check { operation, key, rule, cost, lease: Lease::default(), back: 0, charged_at: 0 };
+        if operation == 5 {
+            check.lease = Lease { units: self.next(7), hold_us: self.next(7) };
+            check.back = self.next(7);
+        }
+        if operation == 3 || operation == 5 {
+            check.charged_at = self.next(7);
+        }
+        check
+    }
+}
+
+impl Frame {
     /// Of `EVALSHA`, what follows the digest.
-    pub fn read(arguments: &'a [Vec<u8>]) -> Self {
-        let count = usize::try_from(number(&arguments[0])).unwrap();
-        let (keys, rest) = arguments[1..].split_at(count);
-        let numbers: Vec<u64> = rest.iter().map(|text| number(text)).collect();
-        assert_eq!(numbers[0], 0, "the node's own time");
-        let (rules, groups) = numbers[2..].split_at(5 * usize::try_from(numbers[1]).unwrap());
-        let rule = |row: &[u64]| Rule {
-            algorithm: Algorithm::ALL[usize::try_from(row[0]).unwrap() - 1],
-            quota: Quota { units: row[1], period_us: row[2], burst: row[3] },
-            is_enforced: row[4] == 1,
-        };
-        Self { keys, rules: rules.chunks(5).map(rule).collect(), groups: groups.to_vec() }
+    pub fn read(arguments: &[Vec<u8>]) -> Self {
+        let (keys, mut numbers) = (&arguments[1..arguments.len() - 1], Numbers(&arguments[arguments.len() - 1]));
+        assert_eq!(numbers.next(7), 0, "the node's own time");
+        let rules: Vec<Rule> = (0..numbers.small()).map(|_| numbers.rule()).collect();
+        let mut groups = Vec::new();
+        while !numbers.0.is_empty() {
+            let mut group = Vec::new();
+            loop {
+                let (operation, more) = (numbers.next(1), numbers.small());
+                group.push(numbers.check(operation, keys, &rules));
+                if more == 0 {
+                    break;
+                }
+            }
+            groups.push(group);
+        }
+        Self { groups }
     }
 
     /// What it may charge at the most, for whoever never learns whether it has: checks and leases.
     pub fn charges(&self) -> Units {
         let mut units = Units::new();
-        self.each(|operation, key, row| {
-            if [1, 2, 5].contains(&operation) {
-                *units.entry(key.to_vec()).or_default() += row[1];
-            }
-        });
-        units
-    }
-
-    fn each(&self, mut see: impl FnMut(u64, &[u8], &[u64])) {
-        let (mut at, mut key) = (0, 0);
-        while at < self.groups.len() {
-            let (operation, count) = (self.groups[at], self.groups[at + 1]);
-            at += 2;
-            for _ in 0..count {
-                let width = width(operation);
-                see(operation, &self.keys[key], &self.groups[at..at + width]);
-                (at, key) = (at + width, key + 1);
-            }
+        for check in self.groups.iter().flatten().filter(|check| [1, 2, 5].contains(&check.operation)) {
+            *units.entry(check.key.clone()).or_default() += check.cost;
         }
+        units
     }
 
     /// Runs it; the reply's numbers.
     pub fn run(&self, states: &mut States, now: u64) -> Vec<i64> {
         let mut reply = vec![signed(now)];
-        let (mut at, mut key) = (0, 0);
-        while at < self.groups.len() {
-            let (operation, count) = (self.groups[at], usize::try_from(self.groups[at + 1]).unwrap());
-            let rows: Vec<&[u64]> =
-                self.groups[at + 2..at + 2 + count * width(operation)].chunks(width(operation)).collect();
-            let keys = &self.keys[key..key + count];
-            match operation {
-                1 | 5 => self.group(states, now, keys, &rows, &mut reply),
-                _ => self.single(operation, states, now, (&keys[0], rows[0]), &mut reply),
+        for group in &self.groups {
+            match group[0].operation {
+                1 | 5 => reply.extend(decide(states, now, group)),
+                _ => reply.extend(single(states, now, &group[0])),
             }
-            at += 2 + count * width(operation);
-            key += count;
         }
         reply
     }
+}
 
-    fn group(&self, states: &mut States, now: u64, keys: &[Vec<u8>], rows: &[&[u64]], reply: &mut Vec<i64>) {
-        let rule = |row: &[u64]| self.rules[usize::try_from(row[0]).unwrap() - 1];
-        let mut looks: Vec<Decision> = Vec::new();
-        for (key, row) in keys.iter().zip(rows) {
-            let (rule, state) = (rule(row), state_of(states, key, rule(row)));
-            if let [_, _, _, _, back, charged_at] = **row
-                && back > 0
-            {
-                state.release(&rule.quota, now, back, charged_at);
-            }
-            looks.push(state.decide(&rule.quota, now, row[1]));
+fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<i64> {
+    let (mut looks, mut reply): (Vec<Decision>, _) = (Vec::new(), Vec::new());
+    for check in group {
+        let (quota, state) = (&check.rule.quota, state_of(states, check));
+        if check.back > 0 {
+            state.release(quota, now, check.back, check.charged_at);
         }
-        let passes = looks.iter().zip(rows).all(|(look, row)| look.admitted || !rule(row).is_enforced);
-        for ((key, row), look) in keys.iter().zip(rows).zip(looks) {
-            let (rule, state) = (rule(row), state_of(states, key, rule(row)));
-            let mut numbers =
-                [i64::from(look.admitted), signed(look.before.remaining), signed(look.before.reset_us), 0];
-            numbers[3] =
-                if look.admitted { signed(look.after.reset_us) } else { look.retry_after_us.map_or(-1, signed) };
-            if passes && look.admitted {
-                state.charge(&rule.quota, now, row[1]);
-                numbers[0] = 3;
-                let lease = if row.len() > 2 { Lease { units: row[2], hold_us: row[3] } } else { Lease::default() };
-                let leased = state.lease(&rule.quota, now, lease);
-                if leased > 0 {
-                    numbers[0] += 4 * signed(leased);
-                    numbers[3] = signed(state.decide(&rule.quota, now, 0).before.reset_us);
-                }
-            }
-            reply.extend(numbers);
-        }
+        looks.push(state.decide(quota, now, check.cost));
     }
-
-    fn single(
-        &self,
-        operation: u64,
-        states: &mut States,
-        now: u64,
-        (key, row): (&Vec<u8>, &[u64]),
-        reply: &mut Vec<i64>,
-    ) {
-        let rule = self.rules[usize::try_from(row[0]).unwrap() - 1];
-        let States { counters, no_room } = states;
-        let state = counters.entry(key.clone()).or_insert_with(|| State::new(rule.algorithm));
-        let look = state.decide(&rule.quota, now, if operation == 4 { row[1] } else { 0 });
-        let mut numbers = [i64::from(look.admitted), signed(look.before.remaining), signed(look.before.reset_us), 0];
-        match operation {
-            2 => {
-                let charged = state.charge_up_to(&rule.quota, now, row[1]);
-                *no_room.entry(key.clone()).or_default() += row[1] - charged;
-                (numbers[0], numbers[3]) = (if charged > 0 { 3 } else { 1 }, signed(charged));
+    let passes = looks.iter().zip(group).all(|(look, check)| look.admitted || !check.rule.is_enforced);
+    for (check, look) in group.iter().zip(looks) {
+        let (quota, state) = (&check.rule.quota, state_of(states, check));
+        let mut numbers = told(&look);
+        if passes && look.admitted {
+            state.charge(quota, now, check.cost);
+            numbers[0] = 3;
+            let leased = state.lease(quota, now, check.lease);
+            if leased > 0 {
+                numbers[0] += 4 * signed(leased);
+                numbers[3] = signed(state.decide(quota, now, 0).before.reset_us);
             }
-            3 => state.release(&rule.quota, now, row[1], row[2]),
-            _ if look.admitted => numbers[3] = signed(look.after.reset_us),
-            _ => numbers[3] = look.retry_after_us.map_or(-1, signed),
         }
         reply.extend(numbers);
     }
+    reply
 }
 
-fn state_of<'s>(states: &'s mut States, key: &[u8], rule: Rule) -> &'s mut State {
-    states.counters.entry(key.to_vec()).or_insert_with(|| State::new(rule.algorithm))
-}
-
-/// How many numbers a check of an operation has.
-fn width(operation: u64) -> usize {
-    match operation {
-        3 => 3,
-        5 => 6,
-        _ => 2,
+fn single(states: &mut States, now: u64, check: &Check) -> [i64; 4] {
+    let quota = &check.rule.quota;
+    let state = state_of(states, check);
+    if check.operation == 4 {
+        return told(&state.decide(quota, now, check.cost));
     }
+    let mut numbers = told(&state.decide(quota, now, 0));
+    numbers[3] = 0;
+    if check.operation == 2 {
+        let charged = state.charge_up_to(quota, now, check.cost);
+        (numbers[0], numbers[3]) = (if charged > 0 { 3 } else { 1 }, signed(charged));
+        *states.no_room.entry(check.key.clone()).or_default() += check.cost - charged;
+    } else {
+        state.release(quota, now, check.cost, check.charged_at);
+    }
+    numbers
+}
+
+/// A look's four numbers.
+fn told(look: &Decision) -> [i64; 4] {
+    let last = if look.admitted { signed(look.after.reset_us) } else { look.retry_after_us.map_or(-1, signed) };
+    [i64::from(look.admitted), signed(look.before.remaining), signed(look.before.reset_us), last]
+}
+
+fn state_of<'s>(states: &'s mut States, check: &Check) -> &'s mut State {
+    states.counters.entry(check.key.clone()).or_insert_with(|| State::new(check.rule.algorithm))
 }
 
 fn signed(number: u64) -> i64 {

@@ -23,8 +23,8 @@ pub enum Mode {
     Silent,
 }
 
-/// Its clock at the beginning, in the middle of every window: 2026, and ten minutes past a full hour.
-pub const EPOCH_US: u64 = 1_796_000_400_000_000 - 1_796_000_400_000_000 % 3_600_000_000 + 600_000_000;
+/// Its clock at the beginning, but for its skew: ten minutes past a full hour, so that no window ends in a history.
+const EPOCH_US: u64 = 1_796_001_000_000_000;
 
 pub struct Node {
     pub path: PathBuf,
@@ -36,6 +36,9 @@ pub struct Node {
     changed: Notify,
     pub states: RefCell<States>,
     gateways: RefCell<std::collections::BTreeSet<Vec<u8>>>,
+    /// Commands; a call that the frame cannot read leaves these apart.
+    pub begun_to_run: Cell<u64>,
+    pub run_whole: Cell<u64>,
     /// What was asked of it and not answered at once: whoever asked does not know whether it was charged.
     pub doubtful: RefCell<Units>,
 }
@@ -52,6 +55,8 @@ impl Node {
             changed: Notify::new(),
             states: RefCell::default(),
             gateways: RefCell::default(),
+            begun_to_run: Cell::default(),
+            run_whole: Cell::default(),
             doubtful: RefCell::default(),
             path,
         });
@@ -168,8 +173,9 @@ impl Node {
     }
 
     fn run(&self, command: &[Vec<u8>]) -> Vec<u8> {
+        self.begun_to_run.set(self.begun_to_run.get() + 1);
         let now = self.now_us();
-        match command[0].as_slice() {
+        let reply = match command[0].as_slice() {
             b"EVALSHA" => array(&Frame::read(&command[2..]).run(&mut self.states.borrow_mut(), now)),
             // The heartbeat: the only script that comes as a text.
             b"EVAL" => {
@@ -182,7 +188,9 @@ impl Node {
             b"SCRIPT" => b"+loaded\r\n".to_vec(),
             b"CLIENT" => b"+OK\r\n".to_vec(),
             other => panic!("{}", String::from_utf8_lossy(other)),
-        }
+        };
+        self.run_whole.set(self.run_whole.get() + 1);
+        reply
     }
 }
 

@@ -7,12 +7,12 @@ use staunch::algorithm::{Algorithm, Quota, State};
 use staunch::clock;
 use staunch::identify::{Facts, Identity, KeySource, KeySpec, Keyer, Namespace, Prefixes};
 use staunch::limit::hot::{self, Hot};
-use staunch::limit::{Allowance, Limit, Limiter, OnFailure, OnMissingKey, Outcome, RouteLimit, Ruling};
+use staunch::limit::{Allowance, Limit, Limiter, Name, OnFailure, OnMissingKey, Outcome, RouteLimit, Ruling};
 use staunch::runtime::Counters;
 use staunch::store::CounterKey;
 use staunch::store::memory::Memory;
 use staunch::store::redis::script::key_text;
-use staunch::store::redis::{Node as Address, Settings, Shards};
+use staunch::store::redis::{Node as Address, Settings, Shards, Topology};
 use staunch::telemetry::metrics::LimitMetrics;
 use staunch::telemetry::top::Top;
 use staunch::units::Secret;
@@ -109,7 +109,7 @@ impl World {
             (self.gateways[gateway].cores[core].clone(), self.limits.clone(), self.tallies.clone());
         let asking = spawn_local(async move {
             let headers = http::HeaderMap::new();
-            let ruling = limiter.decide(&limits, &facts(&headers, client)).await;
+            let ruling = limiter.decide(&limits, &facts(&headers, client), clock::now()).await;
             note(&mut tallies.borrow_mut(), &ruling, &limits, (gateway, client));
         });
         self.asking.push((client, asking));
@@ -130,6 +130,7 @@ impl World {
         self.nodes.iter().for_each(|node| node.set(Mode::Up));
         self.pass(200).await;
         assert!(self.asking.is_empty(), "somebody waits for ever");
+        assert!(self.nodes.iter().all(|node| node.begun_to_run == node.run_whole), "a node broke off");
         for gateway in &self.gateways {
             assert!(gateway.shards.health().iter().all(|shard| shard.up), "{:?}", gateway.shards.health());
         }
@@ -185,7 +186,7 @@ fn limit(plan: &Plan, nth: usize) -> RouteLimit {
         on_failure: plan.on_failure,
         metrics: Arc::new(LimitMetrics::new("p", &name)),
     };
-    RouteLimit { limit: Arc::new(limit), told_as: name }
+    RouteLimit { limit: Arc::new(limit), told_as: Name::new(&name) }
 }
 
 fn gateway(plan: &Plan, nodes: &[Rc<Node>], nth: usize) -> Gateway {
@@ -199,6 +200,7 @@ fn gateway(plan: &Plan, nodes: &[Rc<Node>], nth: usize) -> Gateway {
         failures: 2,
         retry_after: Duration::from_millis(10),
         key_prefix: "staunch".to_owned(),
+        topology: Topology::Sharded,
     };
     let shards = Shards::of_gateway(settings, format!("gateway-{nth}"), None);
     spawn_local(shards.clone().maintain());
@@ -208,14 +210,14 @@ fn gateway(plan: &Plan, nodes: &[Rc<Node>], nth: usize) -> Gateway {
     Gateway { cores: (0..plan.cores).map(core).collect(), hot, shards }
 }
 
-fn note(tallies: &mut BTreeMap<(usize, u8), Tally>, ruling: &Ruling, limits: &[RouteLimit], of: (usize, u8)) {
+fn note(tallies: &mut BTreeMap<(usize, u8), Tally>, ruling: &Ruling<'_>, limits: &[RouteLimit], of: (usize, u8)) {
     let (gateway, client) = of;
     for (nth, limit) in limits.iter().enumerate() {
         let tally = tallies.entry((nth, client)).or_default();
         tally.admitted += u64::from(ruling.outcome == Outcome::Pass);
         // With one gateway alive its share is the whole limit, and told as the limit is.
         if ruling.degraded
-            && let Some(told) = ruling.told.iter().find(|told| told.name == limit.told_as)
+            && let Some(told) = ruling.told.iter().find(|told| *told.name == limit.told_as)
         {
             tally.shares[gateway] = tally.shares[gateway].max(told.capacity);
         }
