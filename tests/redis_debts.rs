@@ -63,6 +63,38 @@ fn it_is_charged_too_when_the_failures_did_not_open_the_breaker() {
 }
 
 #[test]
+fn a_shard_heals_and_is_paid_though_traffic_goes_on_to_be_admitted_without_it() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("busy", server.url())]);
+    let mine = Check { cost: 1, ..check(1, Algorithm::FixedWindow, 1_000_000_000) };
+    on_a_core(async {
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        server.kill();
+        until(|| shards.is_open(0)).await;
+        let traffic = std::thread::spawn({
+            let shards = shards.clone();
+            move || {
+                let mut owed = 0;
+                while shards.is_open(0) && owed < 100_000_000 {
+                    shards.owe(&mine);
+                    owed += 1;
+                }
+                owed
+            }
+        });
+        server.restart();
+        let healed = tokio::time::timeout(support::wait::PATIENCE, until(|| is_up(&shards))).await;
+        assert!(healed.is_ok(), "it is paid for ever");
+        let owed = traffic.join().unwrap();
+        let client = Client::new(shards.clone());
+        while left(&client, mine).await != 1_000_000_000 - owed {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
 fn a_reload_does_not_forget_it() {
     let mut server = RedisServer::start();
     let nodes = [("kept", server.url())];

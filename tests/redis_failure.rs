@@ -3,7 +3,7 @@
 mod support;
 
 use staunch::algorithm::Algorithm;
-use staunch::store::redis::Client;
+use staunch::store::redis::{Client, Settings, Shards};
 use staunch::store::{Check, ErrorKind};
 use std::rc::Rc;
 use support::link::{BLACK_HOLE, DROP_REPLIES, Link, PASS};
@@ -240,7 +240,9 @@ fn a_request_abandoned_between_two_shards_gives_back_what_it_was_granted() {
 #[test]
 fn a_crowd_at_a_hung_node_is_answered_within_its_deadline_and_only_some_of_it_was_sent() {
     let server = RedisServer::start();
-    let shards = shards(&[("crowd", server.url())]);
+    // Long enough for a busy machine to queue the whole crowd before its first deadline.
+    let timeout = 10 * support::store::TIMEOUT;
+    let shards = Shards::new(Settings { timeout, ..support::store::settings(&[("crowd", server.url())]) });
     on_a_core(async {
         let client = Client::new(shards.clone());
         ask(&client, check(1, 5)).await.unwrap();

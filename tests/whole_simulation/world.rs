@@ -142,7 +142,7 @@ impl World {
         self.pass(2 * TIMEOUT_MS).await;
         assert!(released.iter().all(JoinHandle::is_finished));
         // A heartbeat later everything that was owed has been noticed.
-        self.pass_in_steps(120, 50).await;
+        self.pass_in_steps(1100, 5).await;
     }
 
     /// What its node holds a counter to have used; and how much more it may have been told of, or had no room for.

@@ -52,15 +52,18 @@ impl Debts {
         *debt = Check { cost, ..*check };
     }
 
-    /// Charges all that is owed, as far as the limits go. What a call that failed may have charged is not charged again; what
+    /// Charges all that is owed by now, as far as the limits go. What a call that failed may have charged is not charged again; what
     /// has moved to another node goes on being owed, until the map says to whom.
     pub async fn pay(&self, link: &Link, to: &Creditor<'_>) -> Result<(), Fault> {
         let mut moved = Vec::new();
+        // No more than is owed by now: while it is paid, traffic goes on to be admitted, and an end of it would never come.
+        let mut batches = self.owed.lock().len().div_ceil(BATCH);
         let paid = loop {
-            let batch = self.take(BATCH);
+            let batch = self.take(if batches == 0 { 0 } else { BATCH });
             if batch.is_empty() {
                 break Ok(());
             }
+            batches -= 1;
             // Until the node has answered they count as lost, so that they are told of even if this is dropped midway.
             let units: u64 = batch.iter().map(|check| check.cost).sum();
             self.lost.fetch_add(units, Ordering::Relaxed);

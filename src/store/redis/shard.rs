@@ -97,6 +97,10 @@ impl Shard {
         if self.breaker.probed() == Change::Up {
             self.say_up(if again { "store shard answers again" } else { "store shard answers" });
         }
+        // What was admitted while the rest was paid is paid at once, too.
+        if !self.debts.is_empty() {
+            self.changed.notify_one();
+        }
     }
 
     /// A probe of an open shard failed: nothing changed, unless it turns out that the credentials are wrong.
