@@ -255,7 +255,12 @@ fn keyer(count: usize) -> Keyer {
     let texts: Vec<String> = (0..count).map(|index| format!("header:x-{index}")).collect();
     let spec = KeySpec::from_texts(texts.iter().map(String::as_str)).expect("sources");
     let prefixes = Prefixes { ipv4: 32, ipv6: 64 };
-    Keyer::new(Namespace::new("staunch"), Identity { policy: "p", limit: "l" }, &spec, prefixes)
+    Keyer::new(
+        Namespace::new("staunch"),
+        Identity { policy: "p", limit: "l", algorithm: "token_bucket" },
+        &spec,
+        prefixes,
+    )
 }
 
 fn field_value() -> impl Strategy<Value = Vec<u8>> {
@@ -308,7 +313,7 @@ proptest! {
         for text in texts {
             let spec = KeySpec::from_texts([text]).expect("a source");
             let prefixes = Prefixes { ipv4: 32, ipv6: 64 };
-            let keyer = Keyer::new(Namespace::new(""), Identity { policy: "p", limit: "l" }, &spec, prefixes);
+            let keyer = Keyer::new(Namespace::new(""), Identity { policy: "p", limit: "l", algorithm: "token_bucket" }, &spec, prefixes);
             let client = IpAddr::from([127, 0, 0, 1]);
             let facts = Facts { client, method: &Method::GET, host: "h", path: "/", query: Some(&query), headers: &headers, route: "r" };
             prop_assert_eq!(keyer.digest(&facts).is_some(), keyer.value(&facts).is_some(), "{}", text);

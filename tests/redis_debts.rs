@@ -2,9 +2,10 @@
 
 mod support;
 
-use staunch::algorithm::Algorithm;
+use staunch::algorithm::{Algorithm, Quota};
 use staunch::store::Check;
-use staunch::store::redis::{Client, Shards};
+use staunch::store::redis::{Client, Settings, Shards};
+use std::time::Duration;
 use support::link::{DROP_REPLIES, Link, PASS};
 use support::log::logged;
 use support::redis::RedisServer;
@@ -102,12 +103,66 @@ fn a_reload_does_not_forget_it() {
     let before = shards(&nodes);
     on_a_core(async {
         before.owe(&owed(Algorithm::FixedWindow));
-        let shards = Shards::reloaded(settings(&nodes), &before);
+        let shards = Shards::reloaded(Settings { failures: 9, ..settings(&nodes) }, &before);
+        before.retire(Some(&shards));
         drop(before);
         server.restart();
         tokio::spawn(shards.clone().maintain());
         until(|| is_up(&shards)).await;
         assert_eq!(left(&Client::new(shards.clone()), owed(Algorithm::FixedWindow)).await, 3);
+    });
+}
+
+#[test]
+fn what_is_over_is_not_charged_to_a_later_window() {
+    let mut server = RedisServer::start();
+    let shards = shards(&[("old", server.url())]);
+    let quota = Quota { units: 10, period_us: 200_000, burst: 10 };
+    let old = |algorithm| Check { quota, ..owed(algorithm) };
+    on_a_core(async {
+        tokio::spawn(shards.clone().maintain());
+        until(|| is_up(&shards)).await;
+        server.kill();
+        Algorithm::ALL.into_iter().for_each(|algorithm| shards.owe(&old(algorithm)));
+        // Two windows, and more than the bucket's refill.
+        tokio::time::sleep(Duration::from_millis(450)).await;
+        server.restart();
+        until(|| is_up(&shards)).await;
+        let client = Client::new(shards.clone());
+        for algorithm in Algorithm::ALL {
+            assert_eq!(left(&client, old(algorithm)).await, 10, "{algorithm:?}");
+        }
+    });
+}
+
+#[test]
+fn what_nobody_will_be_paid_any_more_is_told_of() {
+    let nodes = [("gone", "redis://127.0.0.1:1".to_owned())];
+    let said = logged(|| {
+        let before = shards(&nodes);
+        before.owe(&owed(Algorithm::FixedWindow));
+        let next = Shards::reloaded(Settings { key_prefix: "another".to_owned(), ..settings(&nodes) }, &before);
+        before.retire(Some(&next));
+    });
+    assert!(said.contains("not all that was admitted") && said.contains("units=7"), "{said}");
+}
+
+#[test]
+fn a_node_that_has_forgotten_the_gateways_does_not_lower_their_number_at_once() {
+    let mut server = RedisServer::start();
+    let nodes = [("forgetful", server.url())];
+    let (one, other) = (shards(&nodes), Shards::of_gateway(settings(&nodes), "other".to_owned(), None));
+    on_a_core(async {
+        let gone = tokio::spawn(other.clone().maintain());
+        until(|| is_up(&other)).await;
+        tokio::spawn(one.clone().maintain());
+        until(|| one.gateways() == 2).await;
+        gone.abort();
+        server.kill();
+        until(|| one.is_open(0)).await;
+        server.restart();
+        until(|| is_up(&one)).await;
+        assert_eq!(one.gateways(), 2);
     });
 }
 

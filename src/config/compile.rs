@@ -77,7 +77,7 @@ impl Compiler {
         let prefixes = Prefixes { ipv4: config.client_ip.ipv4_prefix, ipv6: config.client_ip.ipv6_prefix };
         let name: Arc<str> = policy.name.as_str().into();
         let compiled = policy.limits.iter().map(|limit| {
-            let identity = Identity { policy: &policy.name, limit: &limit.name };
+            let identity = Identity { policy: &policy.name, limit: &limit.name, algorithm: limit.algorithm.name() };
             let metrics = self.limit_metrics.entry((policy.name.clone(), limit.name.clone()));
             Arc::new(Limit {
                 policy: name.clone(),

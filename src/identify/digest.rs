@@ -37,6 +37,7 @@ impl Namespace {
 pub struct Identity<'a> {
     pub policy: &'a str,
     pub limit: &'a str,
+    pub algorithm: &'a str,
 }
 
 /// How many leading bits of an address make one client: `client_ip.ipv4_prefix`, `client_ip.ipv6_prefix`.
@@ -84,12 +85,14 @@ pub struct Keyer {
 }
 
 impl Keyer {
-    /// The sources are part of the identity: under another key, a limit's counters start anew.
+    /// The sources and the algorithm are part of the identity: under another one, a limit's counters start anew, and gateways
+    /// that differ in it for a while (a rolling deploy) do not overwrite each other's.
     #[must_use]
     pub fn new(namespace: Namespace, identity: Identity<'_>, spec: &KeySpec, prefixes: Prefixes) -> Self {
         let mut base = SipHasher24::new_with_key(&namespace.key);
         let texts = spec.sources.iter().map(ToString::to_string);
-        for text in [identity.policy.to_owned(), identity.limit.to_owned()].into_iter().chain(texts) {
+        let Identity { policy, limit, algorithm } = identity;
+        for text in [policy, limit, algorithm].map(str::to_owned).into_iter().chain(texts) {
             base.write(&(text.len() as u64).to_le_bytes());
             base.write(text.as_bytes());
         }

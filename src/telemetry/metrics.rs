@@ -36,6 +36,7 @@ struct All {
     store_up: IntGaugeVec,
     store_degraded: IntGaugeVec,
     store_clock_skew: GaugeVec,
+    store_uncharged: IntCounterVec,
     hot_keys: IntGauge,
     lease_units_lost: IntCounter,
     memory_keys: IntGauge,
@@ -108,6 +109,14 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         store_duration: made!(
             r,
             seconds("staunch_store_duration_seconds", "One call to a shard, waiting included.", &["shard"])
+        ),
+        store_uncharged: made!(
+            r,
+            counter(
+                "staunch_store_uncharged_units_total",
+                "Units admitted while a shard was away that could not be charged to it afterwards.",
+                &["shard"]
+            )
         ),
         store_errors: made!(
             r,

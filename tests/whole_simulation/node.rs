@@ -180,9 +180,12 @@ impl Node {
             // The heartbeat: the only script that comes as a text.
             b"EVAL" => {
                 let mut gateways = self.gateways.borrow_mut();
-                gateways.insert(command[4].clone());
+                let is_new = gateways.insert(command[4].clone());
                 let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
-                array(&[gateways.len() as u64, seconds, micros].map(|number| i64::try_from(number).unwrap()))
+                array(
+                    &[gateways.len() as u64, seconds, micros, u64::from(is_new)]
+                        .map(|number| i64::try_from(number).unwrap()),
+                )
             }
             b"PING" => b"+PONG\r\n".to_vec(),
             b"SCRIPT" => b"+loaded\r\n".to_vec(),

@@ -171,7 +171,7 @@ fn quota(plan: &Plan, limit: usize) -> Quota {
 fn limit(plan: &Plan, nth: usize) -> RouteLimit {
     let name: Arc<str> = format!("limit-{nth}").into();
     let spec = KeySpec { sources: vec![KeySource::ClientIp] };
-    let identity = Identity { policy: "p", limit: &name };
+    let identity = Identity { policy: "p", limit: &name, algorithm: "" };
     let prefixes = Prefixes { ipv4: 32, ipv6: 64 };
     let limit = Limit {
         policy: "p".into(),

@@ -22,7 +22,7 @@ pub(super) enum Change {
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    failures_max: u32,
+    failures_max: AtomicU32,
     phase: AtomicU8,
     /// In a row.
     failures: AtomicU32,
@@ -33,12 +33,17 @@ pub(super) struct Breaker {
 impl Breaker {
     pub fn new(failures_max: u32) -> Self {
         Self {
-            failures_max: failures_max.max(1),
+            failures_max: AtomicU32::new(failures_max.max(1)),
             phase: AtomicU8::new(UNKNOWN),
             failures: AtomicU32::new(0),
             recoveries: AtomicU64::new(0),
             openings: AtomicU64::new(0),
         }
+    }
+
+    /// How many failures in a row open it from now on.
+    pub fn opens_after(&self, failures_max: u32) {
+        self.failures_max.store(failures_max.max(1), Ordering::Relaxed);
     }
 
     pub fn is_open(&self) -> bool {
@@ -88,7 +93,7 @@ impl Breaker {
             return Change::None;
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let opens = lasting || failures >= self.failures_max;
+        let opens = lasting || failures >= self.failures_max.load(Ordering::Relaxed);
         if opens && self.moves(phase, OPEN) {
             self.openings.fetch_add(1, Ordering::Relaxed);
             return Change::Opened;

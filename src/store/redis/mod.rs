@@ -121,6 +121,7 @@ impl Shards {
     pub fn of_gateway(settings: Settings, gateway: String, before: Option<&Self>) -> Arc<Self> {
         let entries: Vec<Entry> = settings.nodes.iter().map(|node| Entry::new(&node.url)).collect();
         let leaving = AtomicBool::new(before.is_some_and(Self::is_leaving));
+        let gateways = before.map_or(0, Self::gateways);
         let before = before.filter(|before| before.keeps_state_under(&settings));
         let stale = before.map_or_else(Arc::default, |before| before.stale.clone());
         let new = |name: &str, target| Arc::new(Shard::new(name, target, settings.failures, stale.clone()));
@@ -143,6 +144,10 @@ impl Shards {
                 told.unwrap_or_else(|| Map::ring(vec![new(master, Target::told())], &settings.key_prefix))
             }
         };
+        for shard in &map.shards {
+            shard.breaker().opens_after(settings.failures);
+            shard.assume_gateways(gateways);
+        }
         let (map, drawn) = (ArcSwap::from_pointee(map), AtomicU64::new(0));
         Arc::new(Self {
             settings,
@@ -159,7 +164,7 @@ impl Shards {
 
     /// Whether a shard's state says the same under other settings.
     fn keeps_state_under(&self, next: &Settings) -> bool {
-        let of = |settings: &Settings| (settings.topology.clone(), settings.failures, settings.key_prefix.clone());
+        let of = |settings: &Settings| (settings.topology.clone(), settings.key_prefix.clone());
         of(&self.settings) == of(next)
     }
 
@@ -245,6 +250,10 @@ impl Shards {
     /// Takes the shards that `next` does not have off the metrics page, after a reload.
     pub fn retire(&self, next: Option<&Self>) {
         let next = next.map(Self::map);
+        let goes_on = |shard: &Arc<Shard>| next.iter().any(|next| next.holds(shard));
+        for shard in self.map().shards.iter().filter(|shard| !goes_on(shard)) {
+            shard.debts.abandon(&shard.name, &shard.metrics);
+        }
         let stays =
             |shard: &Arc<Shard>| next.iter().flat_map(|next| &next.shards).any(|other| other.name == shard.name);
         self.map().shards.iter().filter(|shard| !stays(shard)).for_each(|shard| shard.metrics.retire());
@@ -267,9 +276,9 @@ impl Shards {
             tracing::info!(shard = shard.name, "store shard has joined");
         }
         for shard in &before.shards {
-            for check in shard.debts.take_if(|key| !Arc::ptr_eq(&after.shards[after.home_of(key)], shard)) {
-                let home = &after.shards[after.home_of(check.key)];
-                home.debts.owe(&check);
+            for debt in shard.debts.take_if(|key| !Arc::ptr_eq(&after.shards[after.home_of(key)], shard)) {
+                let home = &after.shards[after.home_of(debt.key())];
+                home.debts.restore(debt);
                 home.changed.notify_one();
             }
         }

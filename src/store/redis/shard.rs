@@ -6,6 +6,8 @@ use super::breaker::{Breaker, Change};
 use super::debts::Debts;
 use super::fault::{self, Fault};
 use super::topology::target::Target;
+use super::watch::ALIVE_MS;
+use crate::clock;
 use crate::store::ErrorKind;
 use crate::telemetry::metrics::ShardMetrics;
 use parking_lot::Mutex;
@@ -37,6 +39,8 @@ pub(super) struct Shard {
     last_error: Mutex<Option<(ErrorKind, Cow<'static, str>)>>,
     showing: Mutex<()>,
     gateways: AtomicU64,
+    /// Until when the number of gateways is not lowered.
+    unsure_until: Mutex<Option<Instant>>,
     clock_skew_us: AtomicI64,
 }
 
@@ -57,6 +61,7 @@ impl Shard {
             last_error: Mutex::new(None),
             showing: Mutex::new(()),
             gateways: AtomicU64::new(0),
+            unsure_until: Mutex::new(None),
             clock_skew_us: AtomicI64::new(UNMEASURED),
         }
     }
@@ -147,8 +152,14 @@ impl Shard {
     }
 
     /// What a heartbeat brought back.
-    pub fn heard(&self, gateways: u64, clock_skew_us: i64) {
-        self.gateways.store(gateways, Ordering::Relaxed);
+    pub fn heard(&self, gateways: u64, is_new: bool, clock_skew_us: i64) {
+        let mut unsure_until = self.unsure_until.lock();
+        if is_new {
+            // The node has come back empty, or was away for long: until all have had time to call, fewer means nothing.
+            *unsure_until = Some(clock::now() + Duration::from_millis(ALIVE_MS));
+        }
+        let least = unsure_until.filter(|until| clock::now() < *until).map_or(0, |_| self.gateways());
+        self.gateways.store(gateways.max(least), Ordering::Relaxed);
         if self.breaker.is_up() {
             self.last_error.lock().take();
         }
@@ -170,6 +181,11 @@ impl Shard {
             }
             _ => {}
         }
+    }
+
+    /// What was known under the settings before a reload.
+    pub fn assume_gateways(&self, gateways: u64) {
+        self.gateways.fetch_max(gateways, Ordering::Relaxed);
     }
 
     pub fn gateways(&self) -> u64 {

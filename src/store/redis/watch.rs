@@ -19,25 +19,26 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
-const ALIVE_MS: u64 = 15_000;
+pub(super) const ALIVE_MS: u64 = 15_000;
 
 /// `KEYS[1]`: a sorted set of gateways by when each was last seen, in the node's milliseconds. `ARGV[1]`: this gateway;
 /// `ARGV[2]`: ms for which one counts as alive. Replies with how many are alive, and the node's clock in whole seconds and
 /// microseconds. The set expires with its last gateway; one seen in the future was seen by a clock that has stepped back.
-/// `ARGV[3]`: 1 for a gateway that is leaving, which is taken out and counts for itself alone.
+/// `ARGV[3]`: 1 for a gateway that is leaving, which is taken out and counts for itself alone. The last of the reply is 1 if
+/// the node did not know this gateway.
 const HEARTBEAT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local leaving = tonumber(ARGV[3])
+local leaving, new = tonumber(ARGV[3]), 0
 if leaving == 1 then
   redis.call('ZREM', KEYS[1], ARGV[1])
 else
-  redis.call('ZADD', KEYS[1], string.format('%d', now), ARGV[1])
+  new = redis.call('ZADD', KEYS[1], string.format('%d', now), ARGV[1])
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now - ARGV[2]))
 redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('%d', now + ARGV[2]), '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {redis.call('ZCARD', KEYS[1]) + leaving, time[1], time[2]}
+return {redis.call('ZCARD', KEYS[1]) + leaving, time[1], time[2], new}
 ";
 
 /// Watches every shard of the map in force; ends only when dropped.
@@ -72,6 +73,7 @@ pub(super) async fn leave(shards: &Arc<Shards>) {
         tasks.spawn(async move { timeout(shards.settings().timeout, trip(&shards, &shard, &mut None)).await });
     }
     while tasks.join_next().await.is_some() {}
+    shards.map().shards.iter().for_each(|shard| shard.debts.abandon(&shard.name, &shard.metrics));
 }
 
 /// A connection, and the shard's era in which it was made.
@@ -128,7 +130,13 @@ async fn contact(shards: &Shards, shard: &Shard, link: &mut Option<Known>) -> bo
 async fn pay(shards: &Shards, shard: &Shard, link: Option<&Known>) -> Result<(), Fault> {
     let Some((link, _)) = link else { return Ok(()) };
     let Settings { key_prefix, timeout, .. } = shards.settings();
-    let creditor = Creditor { shard: &shard.name, key_prefix, timeout: *timeout, parts_keys: shards.map().parts_keys };
+    let creditor = Creditor {
+        shard: &shard.name,
+        metrics: &shard.metrics,
+        key_prefix,
+        timeout: *timeout,
+        parts_keys: shards.map().parts_keys,
+    };
     shard.debts.pay(link, &creditor).await
 }
 
@@ -145,7 +153,7 @@ async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Known>) -> Resul
     let mut command = redis::cmd("EVAL");
     command.arg(HEARTBEAT).arg(1).arg(key).arg(shards.gateway()).arg(ALIVE_MS).arg(u8::from(shards.is_leaving()));
     let sent_us = clock::wall_us();
-    let (alive, seconds, micros): (u64, u64, u64) = match link.query(&command).await {
+    let (alive, seconds, micros, is_new): (u64, u64, u64, bool) = match link.query(&command).await {
         // It answers; the map is old, or the slot is on its way to another node.
         Err(fault) if matches!(fault.next, Next::Moved(_) | Next::Ask(_)) && map.parts_keys => {
             shards.stale().notify_one();
@@ -155,7 +163,7 @@ async fn trip(shards: &Shards, shard: &Shard, link: &mut Option<Known>) -> Resul
     };
     let ours_us = sent_us.midpoint(clock::wall_us());
     let theirs_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
-    shard.heard(alive, theirs_us.cast_signed().wrapping_sub(ours_us.cast_signed()));
+    shard.heard(alive, is_new, theirs_us.cast_signed().wrapping_sub(ours_us.cast_signed()));
     Ok(())
 }
 

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct ShardMetrics {
     shard: String,
     pub requests: IntCounter,
+    /// Units that were admitted without the shard and could not be charged to it afterwards.
+    pub uncharged: IntCounter,
     duration: Histogram,
     errors: Lazily<8>,
     up: IntGauge,
@@ -22,6 +24,7 @@ impl ShardMetrics {
         Self {
             shard: shard.to_owned(),
             requests: ALL.store_requests.with_label_values(&[shard]),
+            uncharged: ALL.store_uncharged.with_label_values(&[shard]),
             duration: ALL.store_duration.with_label_values(&[shard]),
             errors: Lazily::new(),
             up: ALL.store_up.with_label_values(&[shard]),
@@ -63,6 +66,7 @@ impl ShardMetrics {
         let shard = [self.shard.as_str()];
         let _ = ALL.store_requests.remove_label_values(&shard);
         let _ = ALL.store_duration.remove_label_values(&shard);
+        let _ = ALL.store_uncharged.remove_label_values(&shard);
         let _ = ALL.store_up.remove_label_values(&shard);
         let _ = ALL.store_degraded.remove_label_values(&shard);
         let _ = ALL.store_clock_skew.remove_label_values(&shard);
