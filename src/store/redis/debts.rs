@@ -44,9 +44,6 @@ impl Debt {
     }
 
     fn add(&mut self, check: &Check, now: Micros) {
-        if self.check.algorithm != check.algorithm {
-            *self = Self::new(check);
-        }
         self.check = *check;
         // What is more than the limit finds no room there.
         self.admitted.charge_up_to(&check.quota, now, check.cost);

@@ -218,8 +218,8 @@ impl Shards {
         tokio::join!(topology::follow(&self), watch::watch(self.clone()));
     }
 
-    /// Tells the shards that this gateway is going, so that the others divide what is `local` among those who stay. Ends
-    /// within the timeout.
+    /// Tells the shards that this gateway is going, so that the others divide what is `local` among those who stay; what is
+    /// still owed to them will not be paid, and is told of. Ends within the timeout.
     pub async fn leave(self: &Arc<Self>) {
         self.leaving.store(true, Ordering::Relaxed);
         watch::leave(self).await;
@@ -247,7 +247,8 @@ impl Shards {
         self.settings.retry_after
     }
 
-    /// Takes the shards that `next` does not have off the metrics page, after a reload.
+    /// After a reload: tells of what is owed to shards that `next` does not go on with, and takes those that it does not have
+    /// off the metrics page.
     pub fn retire(&self, next: Option<&Self>) {
         let next = next.map(Self::map);
         let goes_on = |shard: &Arc<Shard>| next.iter().any(|next| next.holds(shard));
