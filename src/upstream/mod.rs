@@ -2,6 +2,7 @@
 //! never got there.
 
 pub mod answer;
+mod attempt;
 pub mod balance;
 pub mod connection;
 pub mod pool;
