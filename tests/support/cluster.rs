@@ -1,5 +1,6 @@
 //! A real Redis Cluster: its own processes, joined by hand, with slots that can be moved and primaries that can be killed.
 
+use super::certificates::Authority;
 use super::ports;
 use super::redis::RedisServer;
 use super::wait::eventually;
@@ -7,11 +8,15 @@ use redis::Value;
 use tempfile::TempDir;
 
 pub const SLOTS: usize = 16_384;
+/// A busy machine must not look like a dead node.
+const PATIENT_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub struct Cluster {
     /// The primaries, in the order of their slots, then their replicas in the same order.
     pub nodes: Vec<RedisServer>,
+    /// In the same order, where there is TLS.
+    pub tls_ports: Vec<u16>,
     /// Where nodes keep what they know of each other; removed after they have ended.
     _folder: TempDir,
 }
@@ -19,23 +24,32 @@ pub struct Cluster {
 impl Cluster {
     /// Primaries with no replica.
     pub fn of(primaries: usize) -> Self {
-        // A busy machine must not look like a dead node.
-        Self::start(primaries, 0, 60_000)
+        Self::start(primaries, 0, PATIENT_MS, None)
+    }
+
+    /// The same, joined by TLS, and spoken to with TLS on the ports that are told with it.
+    pub fn with_tls(primaries: usize, authority: &Authority) -> Self {
+        Self::start(primaries, 0, PATIENT_MS, Some(authority))
     }
 
     /// As many replicas as primaries; a primary that is silent for two seconds is replaced.
     pub fn with_replicas(primaries: usize) -> Self {
-        Self::start(primaries, primaries, 2000)
+        Self::start(primaries, primaries, 2000, None)
     }
 
-    fn start(primaries: usize, replicas: usize, node_timeout_ms: u64) -> Self {
+    fn start(primaries: usize, replicas: usize, node_timeout_ms: u64, authority: Option<&Authority>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut buses = Vec::new();
+        let (mut buses, mut tls_ports) = (Vec::new(), Vec::new());
         let mut node = |i: usize| {
             let (bus, timeout) = (ports::free().to_string(), node_timeout_ms.to_string());
             let file = folder.path().join(format!("nodes-{i}.conf"));
             let file = file.to_str().expect("a name of ours").to_owned();
-            let server = RedisServer::start_with(&[
+            let tls = authority.map(|authority| {
+                tls_ports.push(ports::free());
+                [authority.redis(tls_ports[i]), ["--tls-cluster", "yes"].map(str::to_owned).to_vec()].concat()
+            });
+            let tls = tls.unwrap_or_default();
+            let plain = [
                 "--cluster-enabled",
                 "yes",
                 "--cluster-config-file",
@@ -49,7 +63,9 @@ impl Cluster {
                 "no",
                 "--repl-diskless-sync-delay",
                 "0",
-            ]);
+            ];
+            let server =
+                RedisServer::start_with(&plain.into_iter().chain(tls.iter().map(String::as_str)).collect::<Vec<_>>());
             buses.push(bus);
             server
         };
@@ -62,7 +78,7 @@ impl Cluster {
                 cluster(node, &["ADDSLOTSRANGE", &edge(i).to_string(), &(edge(i + 1) - 1).to_string()]);
             }
         }
-        let cluster = Self { nodes, _folder: folder };
+        let cluster = Self { nodes, tls_ports, _folder: folder };
         cluster.agree();
         for (replica, primary) in cluster.nodes[primaries..].iter().zip(&cluster.nodes) {
             self::cluster(replica, &["REPLICATE", &id(primary)]);

@@ -42,10 +42,14 @@ impl RedisServer {
 
     /// A sentinel that watches over a primary under the name `mymaster`, one of three.
     pub fn sentinel(folder: &Path, primary: &Self, arguments: &[&str]) -> Self {
+        Self::sentinel_of(folder, primary.port, arguments)
+    }
+
+    /// The same, of a primary's port: that of plain words, or that of TLS.
+    pub fn sentinel_of(folder: &Path, primary: u16, arguments: &[&str]) -> Self {
         let text = format!(
-            "sentinel monitor mymaster 127.0.0.1 {} 2\nsentinel down-after-milliseconds mymaster 1000\n\
-             sentinel failover-timeout mymaster 6000\n",
-            primary.port
+            "sentinel monitor mymaster 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds mymaster 1000\n\
+             sentinel failover-timeout mymaster 6000\n"
         );
         for _ in 0..10 {
             let port = ports::free();
