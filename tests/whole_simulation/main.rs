@@ -61,7 +61,7 @@ fn plan(rng: &mut fastrand::Rng) -> Plan {
     }
 }
 
-/// Bursts and trickles, clients that leave, and as many troubles as are allowed.
+/// Bursts and trickles, clients that leave, reloads, and as many troubles as are allowed.
 async fn live(world: &mut World, rng: &mut fastrand::Rng, troubles: &[Mode]) {
     for _ in 0..rng.usize(3..8) {
         if !troubles.is_empty() && rng.u8(0..3) > 0 {
@@ -75,6 +75,9 @@ async fn live(world: &mut World, rng: &mut fastrand::Rng, troubles: &[Mode]) {
             }
             if rng.u8(0..20) == 0 {
                 world.leave(rng.usize(..));
+            }
+            if rng.u8(0..20) == 0 {
+                world.reload(rng.usize(0..world.plan.gateways));
             }
             world.pass(1).await;
         }

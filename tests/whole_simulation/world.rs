@@ -45,9 +45,17 @@ pub struct Plan {
 }
 
 pub struct Gateway {
+    in_force: Rc<RefCell<InForce>>,
+    shards: Arc<Shards>,
+    /// What it counts alone; a reload keeps it.
+    local: Arc<Memory>,
+}
+
+/// What a reload replaces.
+#[derive(Clone)]
+struct InForce {
     cores: Vec<Rc<Limiter>>,
     hot: Option<Arc<Hot>>,
-    shards: Arc<Shards>,
 }
 
 /// Of one counter.
@@ -105,14 +113,25 @@ impl World {
 
     /// One request of a client at a gateway's core.
     pub fn ask(&mut self, gateway: usize, core: usize, client: u8) {
-        let (limiter, limits, tallies) =
-            (self.gateways[gateway].cores[core].clone(), self.limits.clone(), self.tallies.clone());
+        let limiter = self.gateways[gateway].in_force.borrow().cores[core].clone();
+        let (limits, tallies) = (self.limits.clone(), self.tallies.clone());
         let asking = spawn_local(async move {
             let headers = http::HeaderMap::new();
             let ruling = limiter.decide(&limits, &facts(&headers, client), clock::now()).await;
             note(&mut tallies.borrow_mut(), &ruling, &limits, (gateway, client));
         });
         self.asking.push((client, asking));
+    }
+
+    /// The same configuration put in force anew, in the order of the program: leases go back, then the cores change over.
+    pub fn reload(&mut self, gateway: usize) {
+        let (plan, Gateway { in_force, shards, local }) = (self.plan.clone(), &self.gateways[gateway]);
+        let (in_force, counters) = (in_force.clone(), counters(shards, local));
+        spawn_local(async move {
+            let before = in_force.borrow().clone();
+            before.release().await;
+            in_force.replace(InForce::begin(&plan, &counters));
+        });
     }
 
     /// A client that leaves: whatever its request has taken is nobody's.
@@ -135,10 +154,10 @@ impl World {
             assert!(gateway.shards.health().iter().all(|shard| shard.up), "{:?}", gateway.shards.health());
         }
         let release = |gateway: &Gateway| {
-            let (hot, store) = (gateway.hot.clone()?, gateway.cores[0].store().clone());
-            Some(spawn_local(async move { hot::release(&hot, &store).await }))
+            let in_force = gateway.in_force.borrow().clone();
+            spawn_local(async move { in_force.release().await })
         };
-        let released: Vec<_> = self.gateways.iter().filter_map(release).collect();
+        let released: Vec<_> = self.gateways.iter().map(release).collect();
         self.pass(2 * TIMEOUT_MS).await;
         assert!(released.iter().all(JoinHandle::is_finished));
         // A heartbeat later everything that was owed has been noticed.
@@ -204,10 +223,27 @@ fn gateway(plan: &Plan, nodes: &[Rc<Node>], nth: usize) -> Gateway {
     };
     let shards = Shards::of_gateway(settings, format!("gateway-{nth}"), None);
     spawn_local(shards.clone().maintain());
-    let hot = Hot::new(Duration::from_millis(plan.ttl_ms), 1000).map(Arc::new);
-    let counters = Counters::Redis { shards: shards.clone(), local: Arc::new(Memory::new(1000)) };
-    let core = |_| Rc::new(Limiter::new(Rc::new(counters.open()), hot.clone(), Arc::new(Top::default())));
-    Gateway { cores: (0..plan.cores).map(core).collect(), hot, shards }
+    let local = Arc::new(Memory::new(1000));
+    let in_force = InForce::begin(plan, &counters(&shards, &local));
+    Gateway { in_force: Rc::new(RefCell::new(in_force)), shards, local }
+}
+
+fn counters(shards: &Arc<Shards>, local: &Arc<Memory>) -> Counters {
+    Counters::Redis { shards: shards.clone(), local: local.clone() }
+}
+
+impl InForce {
+    fn begin(plan: &Plan, counters: &Counters) -> Self {
+        let hot = Hot::new(Duration::from_millis(plan.ttl_ms), 1000).map(Arc::new);
+        let core = |_| Rc::new(Limiter::new(Rc::new(counters.open()), hot.clone(), Arc::new(Top::default())));
+        Self { cores: (0..plan.cores).map(core).collect(), hot }
+    }
+
+    async fn release(&self) {
+        if let Some(hot) = &self.hot {
+            hot::release(hot, self.cores[0].store()).await;
+        }
+    }
 }
 
 fn note(tallies: &mut BTreeMap<(usize, u8), Tally>, ruling: &Ruling<'_>, limits: &[RouteLimit], of: (usize, u8)) {
