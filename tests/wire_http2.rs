@@ -5,120 +5,10 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::time::Duration;
+use support::frames::*;
 use support::wire::{Client, Gateway, Step, Upstream};
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-type Fields<'f> = &'f [(&'f str, &'f str)];
-
-#[derive(Debug)]
-struct Frame {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    payload: Vec<u8>,
-}
-
-/// A client that writes frames as they are given.
-struct H2 {
-    socket: TcpStream,
-}
-
-impl H2 {
-    fn connect(gateway: &Gateway) -> Self {
-        let mut socket = TcpStream::connect(gateway.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
-        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-        let mut h2 = Self { socket };
-        h2.frame(SETTINGS, 0, 0, &[]);
-        h2
-    }
-
-    /// Errors do not matter: the gateway may have closed while this is being sent.
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-        let _ = self.socket.write_all(&[&head, payload].concat());
-    }
-
-    fn request(&mut self, stream: u32, fields: Fields<'_>) {
-        self.frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(fields));
-    }
-
-    /// The next frame; none at the connection's end. Silence is a hang.
-    fn next(&mut self) -> Option<Frame> {
-        let mut head = [0; 9];
-        match self.socket.read_exact(&mut head) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("a hang"),
-            Err(_) => return None,
-            Ok(()) => {}
-        }
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let mut payload = vec![0; usize::try_from(length).unwrap()];
-        self.socket.read_exact(&mut payload).ok()?;
-        let stream = u32::from_be_bytes(head[5..9].try_into().unwrap());
-        Some(Frame { kind: head[3], flags: head[4], stream, payload })
-    }
-
-    /// What becomes of a stream: its status (as far as HPACK's static table tells it), a reset, or the connection's end.
-    fn outcome(&mut self, stream: u32) -> Outcome {
-        loop {
-            match self.next() {
-                None => return Outcome::Closed,
-                Some(frame) if frame.kind == GOAWAY && frame.payload[4..8] != [0; 4] => return Outcome::Closed,
-                Some(frame) if frame.stream != stream => {}
-                Some(frame) if frame.kind == RST_STREAM => return Outcome::Reset,
-                Some(frame) if frame.kind == HEADERS => {
-                    return Outcome::Status(frame.payload[0], frame.flags & END_STREAM != 0);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-}
-
-/// `Status`: the first octet of the field block, and whether the answer ends with its head.
-#[derive(PartialEq, Debug)]
-enum Outcome {
-    Status(u8, bool),
-    Reset,
-    Closed,
-}
-
-/// HPACK's static index of `:status: 200`, `204`, `400`.
-const OK: u8 = 0x88;
-const NO_CONTENT: u8 = 0x89;
-const BAD_REQUEST: u8 = 0x8c;
-
-/// Fields as literals that are not indexed, so that any octets can be sent.
-fn block(fields: Fields<'_>) -> Vec<u8> {
-    let mut block = Vec::new();
-    for (name, value) in fields {
-        block.push(0);
-        for text in [name, value] {
-            // Texts of 127 octets and more go on in a second octet; none here is longer than 254.
-            if let Some(rest) = text.len().checked_sub(127) {
-                block.extend([127, u8::try_from(rest).unwrap()]);
-            } else {
-                block.push(u8::try_from(text.len()).unwrap());
-            }
-            block.extend_from_slice(text.as_bytes());
-        }
-    }
-    block
-}
 
 fn start(listener: &str) -> (Upstream, Gateway) {
     let upstream = Upstream::start(|target| match target {
@@ -142,7 +32,7 @@ fn with<'f>(more: Fields<'f>) -> Vec<(&'f str, &'f str)> {
 #[test]
 fn a_request_is_forwarded_with_its_authority_as_host_and_its_cookie_in_one_piece() {
     let (upstream, gateway) = start("");
-    let mut h2 = H2::connect(&gateway);
+    let mut h2 = H2::connect(gateway.address);
     h2.request(
         1,
         &with(&[
@@ -227,7 +117,7 @@ fn what_breaks_the_field_rules_never_becomes_a_request() {
         with(&[("content-length", "1"), ("content-length", "2")]),
     ];
     for fields in &cases {
-        let mut h2 = H2::connect(&gateway);
+        let mut h2 = H2::connect(gateway.address);
         h2.request(1, fields);
         let outcome = h2.outcome(1);
         assert!(
@@ -243,7 +133,7 @@ fn what_breaks_the_field_rules_never_becomes_a_request() {
 fn a_body_longer_or_shorter_than_its_length_never_completes_a_request() {
     let (upstream, gateway) = start("");
     for (data, length) in [(&b"hello!"[..], "5"), (b"hell", "5"), (b"hello", "0")] {
-        let mut h2 = H2::connect(&gateway);
+        let mut h2 = H2::connect(gateway.address);
         h2.frame(HEADERS, END_HEADERS, 1, &block(&with(&[("content-length", length)])));
         h2.frame(DATA, END_STREAM, 1, data);
         let outcome = h2.outcome(1);
@@ -260,7 +150,7 @@ fn a_body_longer_or_shorter_than_its_length_never_completes_a_request() {
 #[test]
 fn answers_without_a_body_end_with_their_head() {
     let (_upstream, gateway) = start("");
-    let mut h2 = H2::connect(&gateway);
+    let mut h2 = H2::connect(gateway.address);
     h2.request(1, &[(":method", "HEAD"), GET[1], GET[2], GET[3]]);
     assert_eq!(h2.outcome(1), Outcome::Status(OK, true));
     h2.request(3, &[GET[0], GET[1], (":path", "/204"), GET[3]]);
@@ -271,7 +161,7 @@ fn answers_without_a_body_end_with_their_head() {
 
 /// Sends until the gateway has had enough, and is fine for others meanwhile.
 fn ends(gateway: &Gateway, mut flood: impl FnMut(&mut H2, u32)) {
-    let mut h2 = H2::connect(gateway);
+    let mut h2 = H2::connect(gateway.address);
     h2.socket.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     for number in 0..20_000 {
         flood(&mut h2, 2 * number + 1);
@@ -316,7 +206,7 @@ fn a_head_that_goes_on_for_ever_ends_the_connection() {
 #[test]
 fn more_streams_than_allowed_are_refused_and_the_others_served() {
     let (_upstream, gateway) = start("");
-    let mut h2 = H2::connect(&gateway);
+    let mut h2 = H2::connect(gateway.address);
     for number in 0..129 {
         h2.request(2 * number + 1, &[GET[0], GET[1], (":path", "/hang"), GET[3]]);
     }
@@ -326,7 +216,7 @@ fn more_streams_than_allowed_are_refused_and_the_others_served() {
 #[test]
 fn pings_and_settings_are_answered_only_as_fast_as_they_are_read() {
     let (_upstream, gateway) = start("");
-    let mut h2 = H2::connect(&gateway);
+    let mut h2 = H2::connect(gateway.address);
     h2.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     // Nothing is read: at some point the gateway must stop reading too instead of queueing what it owes.
     let ping = [&[0, 0, 8, PING, 0, 0, 0, 0, 0][..], b"12345678"].concat().repeat(1000);
@@ -341,14 +231,14 @@ fn pings_and_settings_are_answered_only_as_fast_as_they_are_read() {
 fn a_client_that_neither_asks_nor_answers_is_let_go() {
     let (_upstream, gateway) = start("header_timeout = \"300ms\"\nkeep_alive_timeout = \"300ms\"");
     // Idle, and without an answer to the goodbye's ping.
-    let mut idle = H2::connect(&gateway);
+    let mut idle = H2::connect(gateway.address);
     while idle.next().is_some() {}
     // In the middle of a head.
-    let mut half = H2::connect(&gateway);
+    let mut half = H2::connect(gateway.address);
     half.frame(HEADERS, 0, 1, &block(&GET));
     while half.next().is_some() {}
     // In the middle of a body.
-    let mut slow = H2::connect(&gateway);
+    let mut slow = H2::connect(gateway.address);
     slow.frame(HEADERS, END_HEADERS, 1, &block(&GET));
     slow.frame(DATA, 0, 1, b"abc");
     assert!(matches!(slow.outcome(1), Outcome::Status(..)));
@@ -357,7 +247,7 @@ fn a_client_that_neither_asks_nor_answers_is_let_go() {
 #[test]
 fn an_answer_that_the_upstream_cut_ends_in_a_reset() {
     let (_upstream, gateway) = start("");
-    let mut h2 = H2::connect(&gateway);
+    let mut h2 = H2::connect(gateway.address);
     h2.request(1, &[GET[0], GET[1], (":path", "/cut"), GET[3]]);
     assert_eq!(h2.outcome(1), Outcome::Status(OK, false));
     assert_eq!(h2.outcome(1), Outcome::Reset);

@@ -6,6 +6,7 @@
 pub mod certificates;
 pub mod client;
 pub mod cluster;
+pub mod frames;
 pub mod gateway;
 pub mod link;
 pub mod log;
