@@ -1,53 +1,42 @@
 -- Twin of src/algorithm/token_bucket.rs: used - phase/period tokens are missing. A state: at, used, phase.
 
-local function token_bucket()
-  -- The bucket as it is at `now`: the time, used, phase. A phase of another period is dropped.
-  local function bucket_at(rule, now, at, used, phase)
-    local time = now > at and now or at
-    if used == 0 then return time, 0, 0 end
-    if phase >= rule.period then phase = 0 end
-    local refilled, rest = multiply_divide(rule.units, time - at, phase, rule.period)
-    if refilled >= used then return time, 0, 0 end
-    return time, used - refilled, rest
-  end
-
+if algorithm == 4 then
   -- When `tokens` more have been refilled.
-  local function refilled_at(rule, at, phase, tokens)
+  local function refilled_at(at, phase, tokens)
     if tokens == 0 then return 0 end
-    return later(at, multiply_divide_up(tokens - 1, rule.period, rule.period - phase, rule.units))
+    local instant = at + multiply_divide(tokens - 1, period, period - phase, units, true)
+    return instant < 2^53 and instant or 2^53
   end
 
-  -- The bucket, told from the latest instant a token's refill began.
-  local function told(rule, at, used, phase)
-    local rest = phase % rule.units
-    return less(at, (phase - rest) / rule.units), used, rest
+  looks[i] = function(cost, held, back, charged_at)
+    local at, used, phase = unpack_state(98, held) -- 'b'
+    local time, refilled = now > at and now or at, nil
+    -- A phase of another period is dropped.
+    refilled, phase = multiply_divide(units, time - at, phase < period and phase or 0, period)
+    if refilled < used then used = used - refilled else used, phase = 0, 0 end
+    -- Nothing of a charge is left after a full bucket's refill.
+    local returns = back and time < charged_at + multiply_divide(burst, period, 0, units, true) and time < 2^53
+    if returns then
+      used = used > back and used - back or 0
+      if used == 0 then time, phase = 0, 0 end
+    end
+
+    local left, whole = burst > used and burst - used or 0, refilled_at(time, phase, used)
+    if cost > left then return left, whole, cost <= burst and refilled_at(time, phase, used - (burst - cost)) or nil end
+    if cost == 0 and not returns then return left, whole, whole, nil, used, phase end
+    -- It is told from the latest instant a token's refill began.
+    local rest = phase % units
+    local since = (phase - rest) / units
+    local state = pack_state(98, time > since and time - since or 0, used + cost, rest)
+    return left, whole, refilled_at(time, phase, used + cost), state
   end
 
-  return {
-    tag = 98, -- 'b'
-
-    look = function(rule, now, cost, at, used, phase)
-      at, used, phase = bucket_at(rule, now, at, used, phase)
-      local burst, whole = rule.burst, refilled_at(rule, at, phase, used)
-      local left = burst > used and burst - used or 0
-      if cost <= left then return left, whole, refilled_at(rule, at, phase, used + cost), told(rule, at, used + cost, phase) end
-      return left, whole, cost <= burst and refilled_at(rule, at, phase, used - (burst - cost)) or nil
-    end,
-
-    -- What of the inflow is kept out of the bucket while units are held.
-    kept_out = function(rule, now, hold, share, at, used, phase)
-      at, used, phase = bucket_at(rule, now, at, used, phase)
-      local inflow, half = multiply_divide_up(hold, rule.units, phase, rule.period), (share - share % 2) / 2
-      local most = less(inflow, used)
+  -- What of the inflow is kept out of the bucket while units are held.
+  if not plain then
+    kept_out[i] = function(hold, share, used, phase)
+      local inflow, half = multiply_divide(hold, units, phase, period, true), (share - share % 2) / 2
+      local most = inflow > used and inflow - used or 0
       return most < half and most or half
-    end,
-
-    release = function(rule, now, cost, charged_at, at, used, phase)
-      at, used, phase = bucket_at(rule, now, at, used, phase)
-      -- Nothing of a charge is left after a full bucket's refill.
-      if at >= later(charged_at, multiply_divide_up(rule.burst, rule.period, 0, rule.units)) then return end
-      if cost < used then return told(rule, at, used - cost, phase) end
-      return 0, 0, 0
-    end,
-  }
+    end
+  end
 end

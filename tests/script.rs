@@ -75,6 +75,22 @@ fn a_later_group_of_a_call_sees_what_an_earlier_one_charged() {
 }
 
 #[test]
+fn a_full_call_answers_each_check_by_its_own_key_and_rule() {
+    let server = RedisServer::start();
+    let mut connection = connect(&server);
+    let most = script::CHECKS_MAX as u64;
+    let checks: Vec<Check> =
+        (1..=most).map(|units| check(Algorithm::FixedWindow, units.into(), units * units)).collect();
+    let (single, all): (Vec<&[Check]>, [&[Check]; 1]) = (checks.chunks(1).collect(), [&checks]);
+    for (used, groups) in [(0, single.as_slice()), (1, &all)] {
+        let told = decide(&mut connection, NOW, groups);
+        let left: Vec<u64> = told.iter().map(|told| told.answer.decision.before.remaining).collect();
+        assert_eq!(left, (1..=most).map(|units| units * units - used).collect::<Vec<_>>());
+        assert!(told.iter().all(|told| told.answer.charged == (used == 0) && told.answer.at_us == NOW));
+    }
+}
+
+#[test]
 fn a_refusal_charges_no_limit_of_its_group() {
     let server = RedisServer::start();
     let mut connection = connect(&server);

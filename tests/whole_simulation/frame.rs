@@ -8,7 +8,6 @@ use std::collections::HashMap;
 struct Rule {
     algorithm: Algorithm,
     quota: Quota,
-    is_enforced: bool,
 }
 
 /// Units by counter, for what may or may not have been charged.
@@ -30,6 +29,7 @@ struct Check {
     operation: u64,
     key: Vec<u8>,
     rule: Rule,
+    is_enforced: bool,
     cost: u64,
     lease: Lease,
     back: u64,
@@ -52,13 +52,20 @@ impl Numbers<'_> {
 
     fn rule(&mut self) -> Rule {
         let algorithm = Algorithm::ALL[usize::try_from(self.next(1)).unwrap() - 1];
-        let quota = Quota { units: self.next(7), period_us: self.next(7), burst: self.next(7) };
-        Rule { algorithm, quota, is_enforced: self.next(1) == 1 }
+        Rule { algorithm, quota: Quota { units: self.next(7), period_us: self.next(7), burst: self.next(7) } }
     }
 
-    fn check(&mut self, operation: u64, keys: &[Vec<u8>], rules: &[Rule]) -> Check {
-        let (key, rule, cost) = (keys[self.small() - 1].clone(), rules[self.small() - 1], self.next(7));
-        let mut check = Check { operation, key, rule, cost, lease: Lease::default(), back: 0, charged_at: 0 };
+    /// And whether more of its group follow.
+    fn check(&mut self, keys: &[Vec<u8>], rules: &[Rule]) -> (Check, bool) {
+        let [operation, more, enforced] = [self.next(1), self.next(1), self.next(1)];
+        let (key, rule) = (keys[self.small() - 1].clone(), rules[self.small() - 1]);
+        let cost = match self.next(1) {
+            255 => self.next(7),
+            cost => cost,
+        };
+        let is_enforced = enforced == 1;
+        let mut check =
+            Check { operation, key, rule, is_enforced, cost, lease: Lease::default(), back: 0, charged_at: 0 };
         if operation == 5 {
             check.lease = Lease { units: self.next(7), hold_us: self.next(7) };
             check.back = self.next(7);
@@ -66,7 +73,7 @@ impl Numbers<'_> {
         if operation == 3 || operation == 5 {
             check.charged_at = self.next(7);
         }
-        check
+        (check, more == 1)
     }
 }
 
@@ -74,15 +81,17 @@ impl Frame {
     /// Of `EVALSHA`, what follows the digest.
     pub fn read(arguments: &[Vec<u8>]) -> Self {
         let (keys, mut numbers) = (&arguments[1..arguments.len() - 1], Numbers(&arguments[arguments.len() - 1]));
-        assert_eq!(numbers.next(7), 0, "the node's own time");
+        assert_eq!(numbers.next(1), 0, "the node's own time");
+        let is_plain = numbers.next(1) == 1;
         let rules: Vec<Rule> = (0..numbers.small()).map(|_| numbers.rule()).collect();
         let mut groups = Vec::new();
         while !numbers.0.is_empty() {
             let mut group = Vec::new();
             loop {
-                let (operation, more) = (numbers.next(1), numbers.small());
-                group.push(numbers.check(operation, keys, &rules));
-                if more == 0 {
+                let (check, more) = numbers.check(keys, &rules);
+                assert!(!is_plain || [1, 4].contains(&check.operation), "what a plain call has");
+                group.push(check);
+                if !more {
                     break;
                 }
             }
@@ -100,20 +109,21 @@ impl Frame {
         units
     }
 
-    /// Runs it; the reply's numbers.
-    pub fn run(&self, states: &mut States, now: u64) -> Vec<i64> {
-        let mut reply = vec![signed(now)];
+    /// Runs it; the reply's packed numbers.
+    pub fn run(&self, states: &mut States, now: u64) -> Vec<u8> {
+        let mut reply = Vec::new();
         for group in &self.groups {
             match group[0].operation {
                 1 | 5 => reply.extend(decide(states, now, group)),
                 _ => reply.extend(single(states, now, &group[0])),
             }
         }
-        reply
+        reply.insert(4, now);
+        reply.iter().flat_map(|number| number.to_be_bytes().into_iter().skip(1)).collect()
     }
 }
 
-fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<i64> {
+fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<u64> {
     let (mut looks, mut reply): (Vec<Decision>, _) = (Vec::new(), Vec::new());
     for check in group {
         let (quota, state) = (&check.rule.quota, state_of(states, check));
@@ -122,7 +132,7 @@ fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<i64> {
         }
         looks.push(state.decide(quota, now, check.cost));
     }
-    let passes = looks.iter().zip(group).all(|(look, check)| look.admitted || !check.rule.is_enforced);
+    let passes = looks.iter().zip(group).all(|(look, check)| look.admitted || !check.is_enforced);
     for (check, look) in group.iter().zip(looks) {
         let (quota, state) = (&check.rule.quota, state_of(states, check));
         let mut numbers = told(&look);
@@ -131,8 +141,8 @@ fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<i64> {
             numbers[0] = 3;
             let leased = state.lease(quota, now, check.lease);
             if leased > 0 {
-                numbers[0] += 4 * signed(leased);
-                numbers[3] = signed(state.decide(quota, now, 0).before.reset_us);
+                numbers[0] += 4 * leased;
+                numbers[3] = state.decide(quota, now, 0).before.reset_us;
             }
         }
         reply.extend(numbers);
@@ -140,7 +150,7 @@ fn decide(states: &mut States, now: u64, group: &[Check]) -> Vec<i64> {
     reply
 }
 
-fn single(states: &mut States, now: u64, check: &Check) -> [i64; 4] {
+fn single(states: &mut States, now: u64, check: &Check) -> [u64; 4] {
     let quota = &check.rule.quota;
     let state = state_of(states, check);
     if check.operation == 4 {
@@ -150,7 +160,7 @@ fn single(states: &mut States, now: u64, check: &Check) -> [i64; 4] {
     numbers[3] = 0;
     if check.operation == 2 {
         let charged = state.charge_up_to(quota, now, check.cost);
-        (numbers[0], numbers[3]) = (if charged > 0 { 3 } else { 1 }, signed(charged));
+        (numbers[0], numbers[3]) = (if charged > 0 { 3 } else { 1 }, charged);
         *states.no_room.entry(check.key.clone()).or_default() += check.cost - charged;
     } else {
         state.release(quota, now, check.cost, check.charged_at);
@@ -159,15 +169,11 @@ fn single(states: &mut States, now: u64, check: &Check) -> [i64; 4] {
 }
 
 /// A look's four numbers.
-fn told(look: &Decision) -> [i64; 4] {
-    let last = if look.admitted { signed(look.after.reset_us) } else { look.retry_after_us.map_or(-1, signed) };
-    [i64::from(look.admitted), signed(look.before.remaining), signed(look.before.reset_us), last]
+fn told(look: &Decision) -> [u64; 4] {
+    let last = if look.admitted { look.after.reset_us } else { look.retry_after_us.unwrap_or(0) };
+    [u64::from(look.admitted), look.before.remaining, look.before.reset_us, last]
 }
 
 fn state_of<'s>(states: &'s mut States, check: &Check) -> &'s mut State {
     states.counters.entry(check.key.clone()).or_insert_with(|| State::new(check.rule.algorithm))
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap()
 }

@@ -176,16 +176,13 @@ impl Node {
         self.begun_to_run.set(self.begun_to_run.get() + 1);
         let now = self.now_us();
         let reply = match command[0].as_slice() {
-            b"EVALSHA" => array(&Frame::read(&command[2..]).run(&mut self.states.borrow_mut(), now)),
+            b"EVALSHA" => bulk(&Frame::read(&command[2..]).run(&mut self.states.borrow_mut(), now)),
             // The heartbeat: the only script that comes as a text.
             b"EVAL" => {
                 let mut gateways = self.gateways.borrow_mut();
                 let is_new = gateways.insert(command[4].clone());
                 let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
-                array(
-                    &[gateways.len() as u64, seconds, micros, u64::from(is_new)]
-                        .map(|number| i64::try_from(number).unwrap()),
-                )
+                array(&[gateways.len() as u64, seconds, micros, u64::from(is_new)])
             }
             b"PING" => b"+PONG\r\n".to_vec(),
             b"SCRIPT" => b"+loaded\r\n".to_vec(),
@@ -197,7 +194,11 @@ impl Node {
     }
 }
 
-fn array(numbers: &[i64]) -> Vec<u8> {
+fn bulk(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+fn array(numbers: &[u64]) -> Vec<u8> {
     let mut text = format!("*{}\r\n", numbers.len());
     numbers.iter().for_each(|number| text.push_str(&format!(":{number}\r\n")));
     text.into_bytes()

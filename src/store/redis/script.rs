@@ -12,22 +12,30 @@ use std::sync::LazyLock;
 /// Beyond this many checks Lua could not pass the keys on; a batch is far smaller.
 pub const CHECKS_MAX: usize = 1000;
 
-/// Rows of the reply are this wide.
+/// A packed number has this many bytes: it is a whole one up to 2^53.
+const NUMBER: usize = 7;
+/// Numbers that the reply has for each check.
 const ROW: usize = 4;
+/// A smaller cost takes one byte.
+const LONG_COST: u8 = 255;
 
-static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(source()));
-
-/// The whole script, as `SCRIPT LOAD` wants it.
-#[must_use]
-pub fn source() -> &'static str {
-    concat!(
-        include_str!("../../../lua/numbers.lua"),
+static SOURCE: LazyLock<String> = LazyLock::new(|| {
+    let algorithms = concat!(
         include_str!("../../../lua/fixed_window.lua"),
         include_str!("../../../lua/sliding_window_log.lua"),
         include_str!("../../../lua/sliding_window_counter.lua"),
         include_str!("../../../lua/token_bucket.lua"),
-        include_str!("../../../lua/frame.lua"),
-    )
+    );
+    let frame = include_str!("../../../lua/frame.lua").replacen("-- (the algorithms)", algorithms, 1);
+    format!("{}{frame}", include_str!("../../../lua/numbers.lua"))
+});
+
+static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(source()));
+
+/// The whole script, as `SCRIPT LOAD` wants it: the algorithms stand where the frame makes what its rules need.
+#[must_use]
+pub fn source() -> &'static str {
+    &SOURCE
 }
 
 /// Its SHA-1 in hex, as `EVALSHA` wants it.
@@ -69,13 +77,14 @@ pub struct Call<'a> {
     /// The checks as the script reads them.
     packed: Vec<u8>,
     asked: Vec<Asked>,
+    /// Nothing but checks and looks.
+    is_plain: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rule {
     algorithm: Algorithm,
     quota: Quota,
-    enforced: bool,
 }
 
 /// What is needed of a check to read its row.
@@ -113,7 +122,8 @@ pub struct Malformed;
 impl<'a> Call<'a> {
     #[must_use]
     pub fn new(prefix: &'a str) -> Self {
-        Self { prefix, time: 0, keys: Vec::new(), rules: Vec::new(), packed: Vec::new(), asked: Vec::new() }
+        let (keys, rules, packed, asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { prefix, time: 0, keys, rules, packed, asked, is_plain: true }
     }
 
     /// Decides at a given time (> 0) instead of the node's, for tests.
@@ -137,7 +147,7 @@ impl<'a> Call<'a> {
     /// A group that is charged together or not at all. Its keys differ from each other.
     pub fn decide(&mut self, checks: &[Check]) {
         for (check, following) in checks.iter().zip((0..checks.len()).rev()) {
-            self.push(Operation::Decide, following, check);
+            self.push(Operation::Decide, following > 0, check);
         }
     }
 
@@ -145,7 +155,7 @@ impl<'a> Call<'a> {
     pub fn ask(&mut self, asks: &[Ask]) {
         let operation = if asks.iter().all(Ask::is_plain) { Operation::Decide } else { Operation::Lease };
         for (Ask { check, lease, back }, following) in asks.iter().zip((0..asks.len()).rev()) {
-            self.push(operation, following, check);
+            self.push(operation, following > 0, check);
             if operation == Operation::Lease {
                 for number in [lease.units, lease.hold_us, back.units, back.charged_at] {
                     pack(&mut self.packed, number);
@@ -155,27 +165,33 @@ impl<'a> Call<'a> {
     }
 
     pub fn charge_up_to(&mut self, check: &Check) {
-        self.push(Operation::ChargeUpTo, 0, check);
+        self.push(Operation::ChargeUpTo, false, check);
     }
 
     pub fn give_back(&mut self, check: &Check, charged_at: Micros) {
-        self.push(Operation::GiveBack, 0, check);
+        self.push(Operation::GiveBack, false, check);
         pack(&mut self.packed, charged_at);
     }
 
     /// Looks with the check's cost (which may be 0) and charges nothing.
     pub fn inspect(&mut self, check: &Check) {
-        self.push(Operation::Inspect, 0, check);
+        self.push(Operation::Inspect, false, check);
     }
 
-    /// `following`: how many checks of the same group come after this one.
-    fn push(&mut self, operation: Operation, following: usize, check: &Check) {
-        let rule = Rule { algorithm: check.algorithm, quota: check.quota, enforced: check.enforced };
-        self.packed.push(operation as u8);
-        pack_small(&mut self.packed, following);
+    /// `more`: others of the same group come after this one.
+    fn push(&mut self, operation: Operation, more: bool, check: &Check) {
+        self.is_plain &= matches!(operation, Operation::Decide | Operation::Inspect);
+        let rule = Rule { algorithm: check.algorithm, quota: check.quota };
+        self.packed.extend([operation as u8, u8::from(more), u8::from(check.enforced)]);
         pack_small(&mut self.packed, 1 + index_of(&mut self.keys, check.key));
         pack_small(&mut self.packed, 1 + index_of(&mut self.rules, rule));
-        pack(&mut self.packed, check.cost);
+        match u8::try_from(check.cost) {
+            Ok(cost) if cost < LONG_COST => self.packed.push(cost),
+            _ => {
+                self.packed.push(LONG_COST);
+                pack(&mut self.packed, check.cost);
+            }
+        }
         self.asked.push(Asked { operation, algorithm: check.algorithm, quota: check.quota, cost: check.cost });
     }
 
@@ -200,14 +216,16 @@ impl<'a> Call<'a> {
 
     /// The argument, as `lua/frame.lua` tells it.
     fn pack(&self, text: &mut Vec<u8>) {
-        pack(text, self.time);
+        text.extend([u8::from(self.time > 0), u8::from(self.is_plain)]);
         pack_small(text, self.rules.len());
-        for Rule { algorithm, quota, enforced } in &self.rules {
+        if self.time > 0 {
+            pack(text, self.time);
+        }
+        for Rule { algorithm, quota } in &self.rules {
             text.push(algorithm_number(*algorithm));
             for number in [quota.units, quota.period_us, quota.burst] {
                 pack(text, number);
             }
-            text.push(u8::from(*enforced));
         }
         text.extend_from_slice(&self.packed);
     }
@@ -217,20 +235,20 @@ impl<'a> Call<'a> {
     /// # Errors
     /// When it is not a reply to this call.
     pub fn read(&self, reply: &Value) -> Result<Vec<Told>, Malformed> {
-        let Value::Array(numbers) = reply else { return Err(Malformed) };
-        let (at, rows) = numbers.split_first().ok_or(Malformed)?;
-        if rows.len() != ROW * self.asked.len() {
+        let Value::BulkString(packed) = reply else { return Err(Malformed) };
+        let (numbers, []) = packed.as_chunks::<NUMBER>() else { return Err(Malformed) };
+        if numbers.len() != ROW * self.asked.len() + 1 {
             return Err(Malformed);
         }
-        let at_us = whole(at)?;
-        self.asked.iter().zip(rows.chunks_exact(ROW)).map(|(asked, row)| asked.read(at_us, row)).collect()
+        let (first, [at, others @ ..]) = numbers.split_at(ROW) else { return Err(Malformed) };
+        let (at_us, rows) = (unpack(at), first.as_chunks().0.iter().chain(others.as_chunks().0));
+        self.asked.iter().zip(rows).map(|(asked, row)| asked.read(at_us, row.map(|number| unpack(&number)))).collect()
     }
 }
 
 impl Asked {
-    fn read(self, at_us: Micros, row: &[Value]) -> Result<Told, Malformed> {
-        let [flags, remaining, reset, last] = row else { return Err(Malformed) };
-        let (flags, before) = (whole(flags)?, Standing { remaining: whole(remaining)?, reset_us: whole(reset)? });
+    fn read(self, at_us: Micros, [flags, remaining, reset_us, last]: [u64; ROW]) -> Result<Told, Malformed> {
+        let before = Standing { remaining, reset_us };
         let (admitted, charged, leased) = (flags & 1 == 1, flags & 2 == 2, flags >> 2);
         let mut answer =
             Answer::new(Decision { admitted, before, after: before, retry_after_us: None }, charged, at_us);
@@ -238,19 +256,18 @@ impl Asked {
         match self.operation {
             Operation::Decide | Operation::Lease | Operation::Inspect if admitted => {
                 let remaining = before.remaining.checked_sub(self.cost).ok_or(Malformed)?;
-                let reset_us = whole(last)?;
-                answer.decision.after = Standing { remaining, reset_us };
+                answer.decision.after = Standing { remaining, reset_us: last };
                 units = if charged { self.cost } else { 0 };
                 if leased > 0 {
                     answer.leased = leased;
-                    answer.lease_lasts_us = self.algorithm.lease_lasts_us(&self.quota, leased, reset_us);
-                    answer.decision.after.reset_us = self.reset_without_lease(before.reset_us, reset_us);
+                    answer.lease_lasts_us = self.algorithm.lease_lasts_us(&self.quota, leased, last);
+                    answer.decision.after.reset_us = self.reset_without_lease(before.reset_us, last);
                 }
             }
             Operation::Decide | Operation::Lease | Operation::Inspect => {
-                answer.decision.retry_after_us = whole(last).ok();
+                answer.decision.retry_after_us = Some(last).filter(|wait| *wait > 0);
             }
-            Operation::ChargeUpTo => units = whole(last)?,
+            Operation::ChargeUpTo => units = last,
             Operation::GiveBack => {}
         }
         Ok(Told { answer, charged: units })
@@ -274,9 +291,13 @@ fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
     })
 }
 
-/// A whole number up to 2^53, in seven bytes.
+/// A whole number up to 2^53.
 fn pack(text: &mut Vec<u8>, number: u64) {
-    text.extend_from_slice(&number.to_be_bytes()[1..]);
+    text.extend_from_slice(&number.to_be_bytes()[8 - NUMBER..]);
+}
+
+fn unpack(packed: &[u8; NUMBER]) -> u64 {
+    packed.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// What counts a call's checks or rules, in two bytes: there are fewer than `CHECKS_MAX`.
@@ -287,11 +308,4 @@ fn pack_small(text: &mut Vec<u8>, number: usize) {
 /// The algorithm as the script numbers it: its place in `Algorithm::ALL`, from 1.
 fn algorithm_number(algorithm: Algorithm) -> u8 {
     algorithm as u8 + 1
-}
-
-fn whole(value: &Value) -> Result<u64, Malformed> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).map_err(|_| Malformed),
-        _ => Err(Malformed),
-    }
 }
