@@ -28,6 +28,7 @@
 -- piece, and takes small numbers as bytes, for a tenth of what unpacking costs.
 
 local argument, keys = ARGV[1], KEYS
+local size = #argument
 local timed, plain, many, few = byte(argument, 1, 4)
 plain = plain == 1
 
@@ -103,16 +104,20 @@ local rows, count = { false, false }, 0
 -- Of the group at hand: those whose last one has not come yet, and whether no enforced one has refused.
 local group, waiting, passes = nil, 0, true
 
-while position <= #argument do
+while position <= size do
   local operation, more, enforced, high, key, upper, rule, cost = byte(argument, position, position + 7)
-  position, key, rule = position + 8, high * 256 + key, upper * 256 + rule
+  position = position + 8
+  key = high * 256 + key
+  rule = upper * 256 + rule
   if cost == 255 then cost, position = unpack_from('>I7', argument, position) end
   local asked, extra = cost, position
-  if operation == 5 then
+  if operation == 1 or operation == 4 then
+    -- Asked for as it is.
+  elseif operation == 5 then
     local _, back, charged_at
     _, _, back, charged_at, position = unpack_from('>I7I7I7I7', argument, position)
     if back > 0 then give_back(key, rule, back, charged_at) end
-  elseif operation == 2 or operation == 3 then
+  else
     asked = 0
   end
 
@@ -128,11 +133,29 @@ while position <= #argument do
     while true do
       local flags, wait
       if asked <= left then
-        flags, wait = 1, last > now and last - now or 0
+        flags = 1
+        wait = last > now and last - now or 0
       else
-        flags, wait = 0, last and (last > now and last - now or 1) or 0
+        flags = 0
+        wait = last and (last > now and last - now or 1) or 0
       end
-      if operation == 2 then
+      if operation == 1 or operation == 5 then
+        if passes and flags == 1 then
+          flags = 3
+          if not state then
+            -- Nothing is charged, and nothing is written.
+          elseif keep then
+            keep(key, rule, state, last)
+          else
+            packed[key] = state
+            wholes[key] = last
+          end
+          if operation == 5 then
+            local units, until_whole = lease(key, rule, unpack_from('>I7I7', argument, extra))
+            if units > 0 then flags, wait = 3 + 4 * units, until_whole > now and until_whole - now or 0 end
+          end
+        end
+      elseif operation == 2 then
         wait = cost < left and cost or left
         if wait > 0 then
           local _, _, after, charged = looks[rule](wait, state_of(key, rule))
@@ -144,19 +167,6 @@ while position <= #argument do
         charged_at, position = unpack_from('>I7', argument, position)
         give_back(key, rule, cost, charged_at)
         wait = 0
-      elseif flags == 1 and passes and operation ~= 4 then
-        flags = 3
-        if not state then
-          -- Nothing is charged, and nothing is written.
-        elseif keep then
-          keep(key, rule, state, last)
-        else
-          packed[key], wholes[key] = state, last
-        end
-        if operation == 5 then
-          local units, until_whole = lease(key, rule, unpack_from('>I7I7', argument, extra))
-          if units > 0 then flags, wait = 3 + 4 * units, until_whole > now and until_whole - now or 0 end
-        end
       end
       local reset = whole > now and whole - now or 0
       rows[row] = pack(row == 1 and '>I7I7I7I7I7' or '>I7I7I7I7', flags, left, reset, wait, now)

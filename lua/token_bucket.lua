@@ -4,13 +4,21 @@ if algorithm == 4 then
   -- When `tokens` more have been refilled.
   local function refilled_at(at, phase, tokens)
     if tokens == 0 then return 0 end
-    local instant = at + multiply_divide(tokens - 1, period, period - phase, units, true)
-    return instant < 2^53 and instant or 2^53
+    local missing = tokens * period - phase
+    if missing < 2^53 then
+      -- The same without the call, which would be a tenth of a look.
+      local rest = missing % units
+      if rest > 0 then missing = missing + units end
+      at = at + (missing - rest) / units
+    else
+      at = at + multiply_divide(tokens - 1, period, period - phase, units, true)
+    end
+    return at < 2^53 and at or 2^53
   end
 
   looks[i] = function(cost, held, back, charged_at)
     local at, used, phase = unpack_state(98, held) -- 'b'
-    local time, refilled = now > at and now or at, nil
+    local time, refilled = now > at and now or at
     -- A phase of another period is dropped.
     refilled, phase = multiply_divide(units, time - at, phase < period and phase or 0, period)
     if refilled < used then used = used - refilled else used, phase = 0, 0 end
