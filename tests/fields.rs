@@ -5,7 +5,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use staunch::limit::{Name, Told};
+use staunch::limit::{Name, Policy, Told};
 use staunch::message::{Body, Lines};
 use staunch::respond::{self, RefusalBody, Reset, Style};
 
@@ -27,7 +27,7 @@ fn told() -> impl Strategy<Value = Told<'static>> {
         |(name, capacity, window_us, remaining, reset_us, refused, retry_after_us)| Told {
             name: kept(&name),
             capacity,
-            window_us,
+            policy: Policy::Window(window_us),
             remaining: remaining.min(capacity),
             reset_us,
             refused,
@@ -44,7 +44,7 @@ fn limit(name: &str, remaining: u64) -> Told<'static> {
     Told {
         name: kept(name),
         capacity: 100,
-        window_us: 60_000_000,
+        policy: Policy::Window(60_000_000),
         remaining,
         reset_us: 59_000_001,
         refused: false,
@@ -59,6 +59,11 @@ fn refused(name: &str, wait_us: Option<u64>) -> Told<'static> {
 /// What the limit's reset tells: `None`: nothing.
 fn wait_us(told: &Told) -> Option<u64> {
     if told.refused { told.retry_after_us } else { Some(told.reset_us) }
+}
+
+fn window_us(told: &Told) -> u64 {
+    let Policy::Window(window_us) = told.policy else { unreachable!("no quota here is a limit's own") };
+    window_us
 }
 
 fn delta() -> Style {
@@ -139,7 +144,7 @@ proptest! {
             prop_assert_eq!(&policy.0, told.name.text());
             prop_assert_eq!(&rate.0, told.name.text());
             prop_assert_eq!(parameter(&policy.1, "q"), Some(told.capacity.min(INTEGER_MAX)));
-            prop_assert_eq!(parameter(&policy.1, "w"), Some(told.window_us.div_ceil(1_000_000)));
+            prop_assert_eq!(parameter(&policy.1, "w"), Some(window_us(told).div_ceil(1_000_000)));
             prop_assert_eq!(parameter(&rate.1, "r"), Some(told.remaining.min(INTEGER_MAX)));
             prop_assert_eq!(parameter(&rate.1, "t"), wait_us(told).map(|us| us.div_ceil(1_000_000)));
         }
@@ -207,8 +212,8 @@ fn the_fields_read_as_documented() {
 
 #[test]
 fn a_window_below_a_second_is_told_as_one_and_no_window_not_at_all() {
-    let short = Told { window_us: 100_000, ..limit("short", 1) };
-    let none = Told { window_us: 0, ..limit("none", 1) };
+    let short = Told { policy: Policy::Window(100_000), ..limit("short", 1) };
+    let none = Told { policy: Policy::Window(0), ..limit("none", 1) };
     let headers = annotated(&[short, none], &delta());
     assert_eq!(text(&headers, "ratelimit-policy"), Some(r#""short";q=100;w=1, "none";q=100"#));
 }

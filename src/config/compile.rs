@@ -6,7 +6,7 @@ use crate::identify::{Identity, Keyer, Namespace, Prefixes};
 use crate::limit::{Exceptions, Limit, Name, RouteLimit};
 use crate::proxy::client_addr::ClientAddr;
 use crate::proxy::{Bounds, Route, Snapshot};
-use crate::respond::{RefusalBody, Reset, Style};
+use crate::respond::{self, RefusalBody, Reset, Style};
 use crate::route::Table;
 use crate::telemetry::access::Requests;
 use crate::telemetry::metrics::{self, LimitMetrics, RouteMetrics};
@@ -114,7 +114,10 @@ impl Compiler {
             upstream: upstreams[route.upstream].clone(),
             limits: applied
                 .iter()
-                .map(|limit| RouteLimit { limit: (*limit).clone(), told_as: told_as(limit) })
+                .map(|limit| {
+                    let told_as = told_as(limit);
+                    RouteLimit { limit: (*limit).clone(), policy: respond::policy_of(limit, &told_as), told_as }
+                })
                 .collect(),
             strip_prefix: route.strip_prefix.clone(),
             response_timeout: route.response_timeout,

@@ -3,8 +3,8 @@
 use super::failure::{self, Replies, Seen, Settled};
 use super::hot::{Cache, Hot};
 use super::rule::{Question, RouteLimit};
-use super::{OnFailure, Told, window_us};
-use crate::algorithm::{Algorithm, Decision, Standing};
+use super::{Allowance, OnFailure, Policy, Told, window_us};
+use crate::algorithm::{Decision, Standing};
 use crate::clock::{self, Micros};
 use crate::identify::Facts;
 use crate::store::memory::Memory;
@@ -248,15 +248,20 @@ fn verdict(admitted: bool, limit: &RouteLimit) -> Verdict {
 }
 
 fn never(limit: &RouteLimit, period_us: u64) -> Told<'_> {
-    let name = &limit.told_as;
-    Told { name, capacity: 0, window_us: period_us, remaining: 0, reset_us: 0, refused: true, retry_after_us: None }
+    let (name, policy) = (&limit.told_as, Policy::Window(period_us));
+    Told { name, capacity: 0, policy, remaining: 0, reset_us: 0, refused: true, retry_after_us: None }
 }
 
 fn told<'l>(limit: &'l RouteLimit, check: &Check, standing: Standing, decision: &Decision) -> Told<'l> {
+    let policy = if limit.limit.allowance == Allowance::Limited(check.quota) {
+        Policy::Written(&limit.policy)
+    } else {
+        Policy::Window(window_us(&check.quota, check.algorithm))
+    };
     Told {
         name: &limit.told_as,
         capacity: check.algorithm.capacity(&check.quota),
-        window_us: window_us(&check.quota, check.algorithm == Algorithm::TokenBucket),
+        policy,
         remaining: standing.remaining,
         reset_us: standing.reset_us,
         refused: !decision.admitted,

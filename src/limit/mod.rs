@@ -13,7 +13,7 @@ pub use limiter::{Limiter, Outcome, Ruling};
 pub use name::Name;
 pub use rule::{Allowance, Exceptions, Limit, Matcher, OnFailure, OnMissingKey, RouteLimit};
 
-use crate::algorithm::Quota;
+use crate::algorithm::{Algorithm, Quota};
 
 /// How one limit stands to one request, for the answer's fields, the log and the metrics.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,7 @@ pub struct Told<'l> {
     pub name: &'l Name,
     /// What the counter holds when whole: the quota's number, or the burst of a bucket.
     pub capacity: u64,
-    /// The window told as `w`: the period; of a bucket, the time in which the burst refills (µs).
-    pub window_us: u64,
+    pub policy: Policy<'l>,
     pub remaining: u64,
     /// Until the limit is whole again; when `refused`, see `retry_after_us`.
     pub reset_us: u64,
@@ -31,10 +30,20 @@ pub struct Told<'l> {
     pub retry_after_us: Option<u64>,
 }
 
+/// How `RateLimit-Policy` tells a limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Policy<'l> {
+    /// As it was written when the configuration was loaded.
+    Written(&'l [u8]),
+    /// For a key with a quota of its own, by the window told as `w`: the period; of a bucket, the time in which the burst
+    /// refills (µs).
+    Window(u64),
+}
+
 /// The time in which a bucket refills wholly, or a window's length.
 #[must_use]
-pub fn window_us(quota: &Quota, bucket: bool) -> u64 {
-    if bucket {
+pub fn window_us(quota: &Quota, algorithm: Algorithm) -> u64 {
+    if algorithm == Algorithm::TokenBucket {
         let wide = u128::from(quota.burst) * u128::from(quota.period_us);
         u64::try_from(wide.div_ceil(u128::from(quota.units))).unwrap_or(u64::MAX)
     } else {

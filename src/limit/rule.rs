@@ -16,6 +16,8 @@ use std::sync::Arc;
 pub struct RouteLimit {
     pub limit: Arc<Limit>,
     pub told_as: Name,
+    /// As `RateLimit-Policy` tells it, for the limit's own quota.
+    pub policy: Box<[u8]>,
 }
 
 #[derive(Debug)]

@@ -6,9 +6,8 @@
 //! into one buffer, without formatting machinery.
 
 use super::{Reset, Style};
-use crate::limit::Told;
+use crate::limit::{Allowance, Limit, Name, Policy, Told, window_us};
 use crate::message::Lines;
-use bytes::{BufMut, BytesMut};
 use http::{HeaderMap, HeaderName};
 
 /// RFC 9651 §3.3.1: fifteen digits.
@@ -79,39 +78,58 @@ fn reset(wait_us: u64, refused: bool, form: Reset, wall_us: u64) -> u64 {
     }
 }
 
-fn list(text: &mut BytesMut, told: &[Told], parameters: impl Fn(&mut BytesMut, &Told)) {
+fn list(text: &mut Vec<u8>, told: &[Told], member: impl Fn(&mut Vec<u8>, &Told)) {
     for (index, told) in told.iter().enumerate() {
         if index > 0 {
-            text.put_slice(b", ");
+            text.extend_from_slice(b", ");
         }
-        text.put_slice(told.name.quoted().as_bytes());
-        parameters(text, told);
+        member(text, told);
     }
 }
 
-/// `;q=100;w=60`. A limit without a window (`concurrency`) has no `w`.
-fn policy(text: &mut BytesMut, told: &Told) {
-    parameter(text, b";q=", told.capacity);
-    if told.window_us > 0 {
-        parameter(text, b";w=", seconds_up(told.window_us));
+fn policy(text: &mut Vec<u8>, told: &Told) {
+    match told.policy {
+        Policy::Written(written) => text.extend_from_slice(written),
+        Policy::Window(window_us) => write_policy(text, told.name, told.capacity, window_us),
     }
 }
 
-/// `;r=99;t=60`.
-fn standing(text: &mut BytesMut, told: &Told) {
+/// A limit's member of `RateLimit-Policy`: `"name";q=100;w=60`. A limit without a window (`concurrency`) has no `w`.
+fn write_policy(text: &mut Vec<u8>, name: &Name, capacity: u64, window_us: u64) {
+    text.extend_from_slice(name.quoted().as_bytes());
+    parameter(text, b";q=", capacity);
+    if window_us > 0 {
+        parameter(text, b";w=", seconds_up(window_us));
+    }
+}
+
+/// A limit's member for the quota that nearly all of its keys have, written when a configuration is loaded.
+#[must_use]
+pub fn policy_of(limit: &Limit, name: &Name) -> Box<[u8]> {
+    let Allowance::Limited(quota) = limit.allowance else { return Box::default() };
+    let mut text = Vec::new();
+    write_policy(&mut text, name, limit.algorithm.capacity(&quota), window_us(&quota, limit.algorithm));
+    text.into()
+}
+
+/// `"name";r=99;t=60`.
+fn standing(text: &mut Vec<u8>, told: &Told) {
+    text.extend_from_slice(told.name.quoted().as_bytes());
     parameter(text, b";r=", told.remaining);
     if let Some(wait_us) = wait_us(told) {
         parameter(text, b";t=", delta_s(wait_us, told.refused));
     }
 }
 
-fn parameter(text: &mut BytesMut, name: &[u8], value: u64) {
-    text.put_slice(name);
+#[inline]
+fn parameter(text: &mut Vec<u8>, name: &[u8; 3], value: u64) {
+    text.extend_from_slice(name);
     integer(text, value.min(INTEGER_MAX));
 }
 
-pub(super) fn integer(text: &mut BytesMut, value: u64) {
-    text.put_slice(itoa::Buffer::new().format(value).as_bytes());
+#[inline]
+pub(super) fn integer(text: &mut Vec<u8>, value: u64) {
+    text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Removes every rate-limit field an upstream sent on a limited route, its dialects included (`x-ratelimit-used`, …): a mixture of

@@ -10,7 +10,7 @@ pub mod problem;
 pub mod refusal;
 
 pub use failure::Failure;
-pub use fields::{annotate, room, strip};
+pub use fields::{annotate, policy_of, room, strip};
 pub use refusal::{is_grpc, refuse};
 
 use bytes::Bytes;

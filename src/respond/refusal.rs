@@ -9,7 +9,7 @@ use super::problem::{self, Problem};
 use super::{RefusalBody, Style};
 use crate::limit::{Name, Told};
 use crate::message::{Body, Lines, Response};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use std::fmt::Write;
@@ -59,7 +59,7 @@ fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
     };
     let mut answer = Response::new(style.status, HeaderMap::new(), Body::from(body));
     answer.lines = Lines::with_capacity(80 + room(told));
-    answer.lines.add("content-type", |line| line.put_slice(content_type.as_bytes()));
+    answer.lines.add("content-type", |line| line.extend_from_slice(content_type.as_bytes()));
     if let Some(wait_us) = wait_us {
         answer.lines.add("retry-after", |line| integer(line, retry_after_s(wait_us)));
     }
@@ -77,47 +77,47 @@ fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
 }
 
 fn line(told: &[Told], wait_us: Option<u64>) -> Bytes {
-    let mut text = BytesMut::with_capacity(128);
-    text.put_slice(TITLE.as_bytes());
-    text.put_slice(b": ");
+    let mut text = Vec::with_capacity(128);
+    text.extend_from_slice(TITLE.as_bytes());
+    text.extend_from_slice(b": ");
     detail(&mut text, told, wait_us, Name::text);
-    text.put_u8(b'\n');
-    text.freeze()
+    text.push(b'\n');
+    text.into()
 }
 
 /// Trailers-only: HTTP 200, the status among the headers, no body. Its length is not told either, as a gRPC stream has none.
 fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
     let mut answer = Response::new(StatusCode::OK, HeaderMap::new(), Body::Empty);
     let lines = &mut answer.lines;
-    lines.add("content-type", |line| line.put_slice(GRPC));
-    lines.add("grpc-status", |line| line.put_slice(RESOURCE_EXHAUSTED));
-    let mut message = BytesMut::new();
+    lines.add("content-type", |line| line.extend_from_slice(GRPC));
+    lines.add("grpc-status", |line| line.extend_from_slice(RESOURCE_EXHAUSTED));
+    let mut message = Vec::new();
     detail(&mut message, told, wait_us, Name::text);
-    lines.add("grpc-message", |line| line.put_slice(percent_encoded(&message).as_bytes()));
+    lines.add("grpc-message", |line| line.extend_from_slice(percent_encoded(&message).as_bytes()));
     // gRFC A6: milliseconds to wait, or a negative number for "do not retry".
     lines.add("grpc-retry-pushback-ms", |line| match wait_us {
         Some(wait_us) => integer(line, milliseconds(wait_us)),
-        None => line.put_slice(b"-1"),
+        None => line.extend_from_slice(b"-1"),
     });
     answer
 }
 
 /// One sentence for people, the limits' names as `spelt`.
-fn detail(text: &mut BytesMut, told: &[Told], wait_us: Option<u64>, spelt: impl Fn(&Name) -> &str) {
-    text.put_slice(b"Over the limit ");
+fn detail(text: &mut Vec<u8>, told: &[Told], wait_us: Option<u64>, spelt: impl Fn(&Name) -> &str) {
+    text.extend_from_slice(b"Over the limit ");
     for (index, name) in refusing(told).enumerate() {
         if index > 0 {
-            text.put_slice(b", ");
+            text.extend_from_slice(b", ");
         }
-        text.put_slice(spelt(name).as_bytes());
+        text.extend_from_slice(spelt(name).as_bytes());
     }
     match wait_us {
         Some(wait_us) => {
-            text.put_slice(b"; try again in ");
+            text.extend_from_slice(b"; try again in ");
             integer(text, retry_after_s(wait_us));
-            text.put_slice(b" s.");
+            text.extend_from_slice(b" s.");
         }
-        None => text.put_slice(b"; waiting will not help."),
+        None => text.extend_from_slice(b"; waiting will not help."),
     }
 }
 

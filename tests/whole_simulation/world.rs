@@ -205,7 +205,7 @@ fn limit(plan: &Plan, nth: usize) -> RouteLimit {
         on_failure: plan.on_failure,
         metrics: Arc::new(LimitMetrics::new("p", &name)),
     };
-    RouteLimit { limit: Arc::new(limit), told_as: Name::new(&name) }
+    RouteLimit { limit: Arc::new(limit), told_as: Name::new(&name), policy: Box::default() }
 }
 
 fn gateway(plan: &Plan, nodes: &[Rc<Node>], nth: usize) -> Gateway {
