@@ -139,6 +139,12 @@ impl fmt::Debug for Tunnel {
     }
 }
 
+impl Default for Response {
+    fn default() -> Self {
+        Self::new(StatusCode::OK, HeaderMap::new(), Body::Empty)
+    }
+}
+
 impl Response {
     #[must_use]
     pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use staunch::limit::{Name, Policy, Told};
-use staunch::message::{Body, Lines};
+use staunch::message::{self, Body, Lines};
 use staunch::respond::{self, RefusalBody, Reset, Style};
 
 const WALL_US: u64 = 1_796_060_400_250_000;
@@ -114,7 +114,8 @@ fn refuse(told: &[Told], style: &Style) -> Response<Bytes> {
 
 /// The refusal as an HTTP/2 client sees it.
 fn refuse_request(request: &HeaderMap, told: &[Told], style: &Style) -> Response<Bytes> {
-    let refusal = respond::refuse(request, told, style, WALL_US);
+    let mut refusal = message::Response::default();
+    respond::refuse(&mut refusal, request, told, style, WALL_US);
     let mut answer = Response::new(match refusal.body {
         Body::Full(bytes) => bytes,
         Body::Empty => Bytes::new(),

@@ -51,14 +51,10 @@ impl Default for Settled {
 }
 
 impl Settled {
-    /// By the counters in this process, which are never away and charge all or none.
-    pub(super) fn here(checks: &[Check], answers: &[Answer]) -> Self {
-        let mut settled = Self::default();
-        for (check, answer) in checks.iter().zip(answers) {
-            settled.passes &= answer.decision.admitted || !check.enforced;
-            settled.seen.push(Seen::Decided { decision: answer.decision, source: Source::Store });
-        }
-        settled
+    /// Adds what a counter in this process says; those are never away, and charge all or none.
+    pub(super) fn note(&mut self, check: &Check, answer: &Answer) {
+        self.passes &= answer.decision.admitted || !check.enforced;
+        self.seen.push(Seen::Decided { decision: answer.decision, source: Source::Store });
     }
 
     /// Who answered the request: the farthest that had to be asked.

@@ -80,30 +80,38 @@ impl Limiter {
         &self.store
     }
 
-    /// Decides all limits of a request that has `begun` just now. What is charged for a request that is then refused goes
-    /// back off its path.
-    pub async fn decide<'l>(&self, limits: &'l [RouteLimit], facts: &Facts<'_>, begun: Instant) -> Ruling<'l> {
+    /// Decides all limits of a request that has `begun` just now, and says so in `ruling`, which began as a pass. What is
+    /// charged for a request that is then refused goes back off its path.
+    pub async fn decide<'l>(
+        &self,
+        limits: &'l [RouteLimit],
+        facts: &Facts<'_>,
+        begun: Instant,
+        ruling: &mut Ruling<'l>,
+    ) {
         match &*self.store {
             // Apart from the rest: what does not wait needs no room in the connection's task, and no copy into it.
-            Store::Memory(memory) => self.decide_here(memory, Case::new(limits, facts, begun)),
-            Store::Redis { .. } => self.decide_there(Case::new(limits, facts, begun)).await,
+            Store::Memory(memory) => self.decide_here(memory, Case::new(limits, facts, begun), ruling),
+            Store::Redis { .. } => self.decide_there(Case::new(limits, facts, begun), ruling).await,
         }
     }
 
-    fn decide_here<'l>(&self, memory: &Memory, case: Case<'l, '_>) -> Ruling<'l> {
-        if let Some(ruling) = case.without_key() {
-            return ruling;
+    fn decide_here<'l>(&self, memory: &Memory, mut case: Case<'l, '_>, ruling: &mut Ruling<'l>) {
+        case.ask();
+        if case.lacks_key(ruling) {
+            return;
         }
-        if case.checks.is_empty() {
-            return self.rule(&case, &Settled::default());
+        let mut settled = Settled::default();
+        if !case.checks.is_empty() {
+            memory.decide_each(&case.checks, case.now, |check, answer| settled.note(check, &answer));
         }
-        let answers = memory.decide(&case.checks, case.now);
-        self.rule(&case, &Settled::here(&case.checks, &answers))
+        self.rule(&case, &settled, ruling);
     }
 
-    async fn decide_there<'l>(&self, case: Case<'l, '_>) -> Ruling<'l> {
-        if let Some(ruling) = case.without_key() {
-            return ruling;
+    async fn decide_there<'l>(&self, mut case: Case<'l, '_>, ruling: &mut Ruling<'l>) {
+        case.ask();
+        if case.lacks_key(ruling) {
+            return;
         }
         let (checks, modes) = (&case.checks, case.failure_modes());
         let settled = match &self.cache {
@@ -114,17 +122,16 @@ impl Limiter {
                 failure::settle(&self.store, checks, &Replies::of_store(answers), modes)
             }
         };
-        self.rule(&case, &settled)
+        self.rule(&case, &settled, ruling);
     }
 
-    fn rule<'l>(&self, case: &Case<'l, '_>, settled: &Settled) -> Ruling<'l> {
-        let mut ruling = Ruling::pass(clock::now());
+    fn rule<'l>(&self, case: &Case<'l, '_>, settled: &Settled, ruling: &mut Ruling<'l>) {
+        ruling.at = clock::now();
         self.durations[settled.source().index()].observe(ruling.at.duration_since(case.begun));
-        case.tell(settled, &mut ruling);
+        case.tell(settled, ruling);
         if ruling.outcome == Outcome::Refused {
             self.note_refused(case, settled);
         }
-        ruling
     }
 
     fn note_refused(&self, case: &Case<'_, '_>, settled: &Settled) {
@@ -154,22 +161,28 @@ impl<'l, 'f> Case<'l, 'f> {
     fn new(limits: &'l [RouteLimit], facts: &'f Facts<'f>, begun: Instant) -> Self {
         let (questions, checks) = (SmallVec::new(), SmallVec::new());
         let now = clock::us_at(begun);
-        let mut case = Self { limits, facts, begun, now, questions, checks, refused_outright: false };
-        for limit in limits {
-            let question = limit.limit.question(facts, |check| case.checks.push(check));
-            case.refused_outright |= matches!(question, Question::Never { .. }) && !limit.limit.shadow;
-            case.questions.push(question);
-        }
-        if case.refused_outright {
-            case.checks.clear();
-        }
-        case
+        Self { limits, facts, begun, now, questions, checks, refused_outright: false }
     }
 
-    fn without_key(&self) -> Option<Ruling<'l>> {
-        let index = self.questions.iter().position(|question| *question == Question::MissingKey)?;
-        let outcome = Outcome::MissingKey(self.limits[index].limit.name.clone());
-        Some(Ruling { outcome, decided_by: Some(index), ..Ruling::pass(self.begun) })
+    /// Asks each limit what it wants to know of the store. Apart from `new`, so that nothing of it is copied.
+    fn ask(&mut self) {
+        for limit in self.limits {
+            let question = limit.limit.question(self.facts, |check| self.checks.push(check));
+            self.refused_outright |= matches!(question, Question::Never { .. }) && !limit.limit.shadow;
+            self.questions.push(question);
+        }
+        if self.refused_outright {
+            self.checks.clear();
+        }
+    }
+
+    fn lacks_key(&self, ruling: &mut Ruling<'l>) -> bool {
+        let missing = self.questions.iter().position(|question| *question == Question::MissingKey);
+        if let Some(index) = missing {
+            ruling.outcome = Outcome::MissingKey(self.limits[index].limit.name.clone());
+            ruling.decided_by = missing;
+        }
+        missing.is_some()
     }
 
     /// Each check's failure mode, in the order of the checks.

@@ -31,13 +31,13 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct CutShort;
 
-pub fn sender(response: Response, asked: &Asked, close: bool) -> Sender {
-    let mode = mode(&response, asked);
+pub fn sender(response: &mut Response, asked: &Asked, close: bool) -> Sender {
+    let mode = mode(response, asked);
     let close = close || mode == Mode::UntilClose;
     // Room for a short body behind the head, which leaves with it.
     let mut head = BytesMut::with_capacity(1024);
     encode::status_line(&mut head, response.status);
-    fields(&mut head, &response, mode, asked.at);
+    fields(&mut head, response, mode, asked.at);
     match (response.status, close) {
         (StatusCode::SWITCHING_PROTOCOLS, _) => encode::field(&mut head, "connection", b"upgrade"),
         (_, true) => encode::field(&mut head, "connection", b"close"),
@@ -45,7 +45,7 @@ pub fn sender(response: Response, asked: &Asked, close: bool) -> Sender {
         _ => {}
     }
     encode::head_end(&mut head);
-    Sender::new(head, response.body, mode)
+    Sender::new(head, std::mem::take(&mut response.body), mode)
 }
 
 fn mode(response: &Response, asked: &Asked) -> Mode {
@@ -108,7 +108,7 @@ fn write_date(head: &mut BytesMut, at: Instant) {
 /// trickle; says when it was sent.
 pub async fn send<IO>(
     socket: &Socket<IO>,
-    mut sender: Sender,
+    sender: &mut Sender,
     stall: Duration,
     begun: Instant,
 ) -> Result<Instant, CutShort>

@@ -70,31 +70,40 @@ enum NoRequest {
 
 impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     async fn one_request(&self, wait: HeadWait) -> Next {
-        let (mut request, keep_alive) = match self.read_request(wait).await {
-            Ok(request) => request,
-            Err(NoRequest::Over) => return Next::Close,
-            Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
-        };
-        let (version, head_only) = (request.version, request.method == http::Method::HEAD);
-        let response = {
+        // Request and answer are filled in where they are: each is some 200 octets, which would be copied at every return.
+        let mut response = Response::default();
+        let asked = {
+            let mut request = Request::default();
+            let keep_alive = match self.read_request(&mut request, wait).await {
+                Ok(keep_alive) => keep_alive,
+                Err(NoRequest::Over) => return Next::Close,
+                Err(NoRequest::Refused(failure)) => return self.refuse(&failure).await,
+            };
+            let (version, head_only) = (request.version, request.method == http::Method::HEAD);
             // Pinned here and not in `unless_gone`: an argument is kept beside what it is pinned to, twice its size.
-            let serving = pin!(self.gateway.serve(&self.peer, &mut request));
-            self.unless_gone(serving).await
+            let serving = pin!(self.gateway.serve(&self.peer, &mut request, &mut response));
+            if self.unless_gone(serving).await.is_none() {
+                return Next::Close;
+            }
+            answer::Asked { version, head_only, keep_alive, at: Instant::now() }
         };
-        drop(request);
-        let Some(response) = response else { return Next::Close };
-        self.respond(response, answer::Asked { version, head_only, keep_alive, at: Instant::now() }).await
+        self.respond(&mut response, &asked).await
     }
 
-    async fn read_request(&self, mut wait: HeadWait) -> Result<(Request, bool), NoRequest> {
-        let head = poll_fn(|cx| self.poll_head(&mut wait, cx)).await?;
-        self.request(head).map_err(NoRequest::Refused)
+    /// Says too whether the client wants to go on afterwards.
+    async fn read_request(&self, request: &mut Request, mut wait: HeadWait) -> Result<bool, NoRequest> {
+        poll_fn(|cx| self.poll_request(request, &mut wait, cx)).await
     }
 
-    fn poll_head(&self, wait: &mut HeadWait, cx: &mut Context<'_>) -> Poll<Result<RequestHead, NoRequest>> {
+    fn poll_request(
+        &self,
+        request: &mut Request,
+        wait: &mut HeadWait,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, NoRequest>> {
         loop {
             match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
-                Ok(Some(head)) => return Poll::Ready(Ok(head)),
+                Ok(Some(head)) => return Poll::Ready(self.accept(head, request).map_err(NoRequest::Refused)),
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Err(NoRequest::Refused(unreadable(error)))),
             }
@@ -116,8 +125,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         }
     }
 
-    /// Checks the head as a whole and puts the body behind it. Says too whether the client wants to go on afterwards.
-    fn request(&self, mut head: RequestHead) -> Result<(Request, bool), Failure> {
+    /// Checks the head as a whole and puts the body behind it.
+    fn accept(&self, mut head: RequestHead, request: &mut Request) -> Result<bool, Failure> {
         let is_framed = head.may_have(&CONTENT_LENGTH) || head.may_have(&TRANSFER_ENCODING);
         let framing =
             if is_framed { framing::of_request(head.version, &head.headers).map_err(bad)? } else { Framing::None };
@@ -141,9 +150,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             let pace = Pace::new(bounds.body_grace(), bounds.stall_timeout);
             Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, pace)))
         };
-        let request =
+        *request =
             Request { method: head.method, target, authority, version: head.version, headers: head.headers, body };
-        Ok((request, keep_alive))
+        Ok(keep_alive)
     }
 
     /// Waits for `work` unless the client leaves first.
@@ -155,12 +164,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         .await
     }
 
-    async fn respond(&self, mut response: Response, asked: answer::Asked) -> Next {
+    async fn respond(&self, response: &mut Response, asked: &answer::Asked) -> Next {
         let tunnel = response.tunnel.take();
         let ends = response.close || !asked.keep_alive || self.drain.is_draining() || self.body_is_too_long();
         let close = tunnel.is_none() && ends;
-        let sender = answer::sender(response, &asked, close);
-        let Ok(sent) = answer::send(&self.socket, sender, self.peer.bounds.stall_timeout, asked.at).await else {
+        let mut sender = answer::sender(response, asked, close);
+        let Ok(sent) = answer::send(&self.socket, &mut sender, self.peer.bounds.stall_timeout, asked.at).await else {
             return Next::Close;
         };
         if let Some(tunnel) = tunnel {

@@ -54,7 +54,11 @@ where
         async move {
             let head_only = request.method() == Method::HEAD;
             let response = match translate(request, &open, &peer.bounds) {
-                Ok(mut request) => gateway.serve(&peer, &mut request).await,
+                Ok(mut request) => {
+                    let mut response = Response::default();
+                    gateway.serve(&peer, &mut request, &mut response).await;
+                    response
+                }
                 Err(why) => {
                     let failure = Failure::BadRequest(why.into());
                     gateway.record_unread(&peer, &failure);

@@ -25,13 +25,14 @@ pub struct Admitted<'a> {
     pub trusted: bool,
 }
 
-/// Sends the request on and gives the upstream's answer, without its hop-by-hop fields.
+/// Sends the request on and puts the upstream's answer, without its hop-by-hop fields, in `response`.
 pub async fn forward(
     gateway: &Gateway,
     route: &Route,
     admitted: Admitted<'_>,
     record: &mut Record,
-) -> Result<Response, Failure> {
+    response: &mut Response,
+) -> Result<(), Failure> {
     let request_id = headers::request_id(&admitted.request.headers);
     let outgoing = outgoing(route, admitted, &request_id);
     let (sent, endpoint) = gateway.upstreams().send(&route.upstream, outgoing, route.response_timeout).await;
@@ -39,24 +40,24 @@ pub async fn forward(
     match sent {
         Ok(Exchanged::Answer(mut head, mut body)) => {
             headers::strip_answer(&mut head.headers);
-            let body = if body.is_end_stream() {
+            (response.status, response.headers) = (head.status, head.headers);
+            response.body = if body.is_end_stream() {
                 Body::Empty
             } else {
                 body.whole().map_or_else(|| Body::Stream(Box::pin(body)), Body::from)
             };
-            Ok(Response::new(head.status, head.headers, body))
         }
         Ok(Exchanged::Switched(mut head, connection)) => {
             let protocol = head.headers.remove(http::header::UPGRADE);
             headers::strip_answer(&mut head.headers);
             head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
-            let mut response = Response::new(head.status, head.headers, Body::Empty);
+            (response.status, response.headers) = (head.status, head.headers);
             let (upstream, read_ahead) = connection.into_parts();
             response.tunnel = Some(Box::new(Tunnel { upstream, read_ahead, held: None }));
-            Ok(response)
         }
-        Err(failed) => Err(failure(route, endpoint, &failed)),
+        Err(failed) => return Err(failure(route, endpoint, &failed)),
     }
+    Ok(())
 }
 
 fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing {

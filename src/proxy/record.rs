@@ -120,7 +120,7 @@ impl Record {
     }
 
     /// Hands the answer on; the record is told when its body has ended.
-    pub fn finish(mut self, mut response: Response) -> Response {
+    pub fn finish(mut self, response: &mut Response) {
         self.status = response.status.as_u16();
         match (&response.body, &mut response.tunnel) {
             (_, Some(tunnel)) => tunnel.held = Some(Box::new(self)),
@@ -131,7 +131,6 @@ impl Record {
                 response.body = Body::Stream(Box::pin(Recorded { body, record: self }));
             }
         }
-        response
     }
 
     fn limit(&self) -> Option<(&str, &str)> {

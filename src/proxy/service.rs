@@ -50,21 +50,26 @@ impl Gateway {
         self.in_force.replace(InForce { snapshot: Rc::new(snapshot), limiter: Rc::new(limiter) });
     }
 
-    /// Answers one request. Dropped midway, it ends all work for it.
-    pub async fn serve(self: &Rc<Self>, peer: &Peer, request: &mut Request) -> Response {
+    /// Answers one request in `response`, which was empty. Dropped midway, it ends all work for it.
+    pub async fn serve(self: &Rc<Self>, peer: &Peer, request: &mut Request, response: &mut Response) {
         let InForce { snapshot, limiter } = self.in_force.borrow().clone();
         let begun = clock::now();
         let client = snapshot.client_addr.client(peer.address.ip(), &request.headers);
         let mut record = Record::begin(self.clone(), snapshot.clone(), Arrival { begun, client }, request);
         let known = Known { snapshot: &snapshot, limiter: &limiter, peer, client, begun };
-        let response = match self.handle(&known, request, &mut record).await {
-            Ok(response) => response,
-            Err(failure) => fail(&failure, &mut record),
-        };
-        record.finish(response)
+        if let Err(failure) = self.handle(&known, request, &mut record, response).await {
+            fail(&failure, &mut record, response);
+        }
+        record.finish(response);
     }
 
-    async fn handle(&self, known: &Known<'_>, request: &mut Request, record: &mut Record) -> Result<Response, Failure> {
+    async fn handle(
+        &self,
+        known: &Known<'_>,
+        request: &mut Request,
+        record: &mut Record,
+        response: &mut Response,
+    ) -> Result<(), Failure> {
         // normalise: the path and the host, once, for matching and for forwarding
         let target = std::mem::take(&mut request.target);
         let (raw_path, query) = split_target(&target).map_err(bad)?;
@@ -89,31 +94,33 @@ impl Gateway {
             headers: &request.headers,
             route: &route.name,
         };
-        let ruling = if route.limits.is_empty() {
-            Ruling::pass(known.begun)
-        } else {
-            known.limiter.decide(&route.limits, &facts, known.begun).await
-        };
+        let mut ruling = Ruling::pass(known.begun);
+        if !route.limits.is_empty() {
+            known.limiter.decide(&route.limits, &facts, known.begun, &mut ruling).await;
+        }
         record.ruled(&ruling);
 
         // respond, or forward
         let style = &known.snapshot.style;
         // The moment before the decision: told from after it, a window's end on a whole second would be a second late.
         let wall_us = || clock::wall_us_at(known.begun);
-        let mut response = match ruling.outcome {
+        match ruling.outcome {
             Outcome::Refused => {
                 record.refused(ruling.at);
-                return Ok(respond::refuse(&request.headers, &ruling.told, style, wall_us()));
+                respond::refuse(response, &request.headers, &ruling.told, style, wall_us());
+                return Ok(());
             }
-            Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record),
-            Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record),
+            Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record, response),
+            Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record, response),
             Outcome::Pass => {
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
                 let peer = known.peer.text.as_str();
                 let admitted = Admitted { request, path, query, peer, trusted };
-                forward::forward(self, route, admitted, record).await.unwrap_or_else(|failure| fail(&failure, record))
+                if let Err(failure) = forward::forward(self, route, admitted, record, response).await {
+                    fail(&failure, record, response);
+                }
             }
-        };
+        }
 
         // annotate: whatever answer goes out
         if !route.limits.is_empty() {
@@ -121,7 +128,7 @@ impl Gateway {
             response.lines = Lines::with_capacity(respond::room(&ruling.told));
             respond::annotate(&mut response.lines, &ruling.told, style, wall_us());
         }
-        Ok(response)
+        Ok(())
     }
 
     pub(super) fn upstreams(&self) -> &Upstreams {
@@ -170,15 +177,9 @@ fn bad(error: impl std::fmt::Display) -> Failure {
     Failure::BadRequest(error.to_string().into())
 }
 
-fn fail(failure: &Failure, record: &mut Record) -> Response {
+fn fail(failure: &Failure, record: &mut Record, response: &mut Response) {
     record.outcome(failure.outcome());
-    let mut response = own(failure.response());
+    let (parts, body) = failure.response().into_parts();
+    *response = Response::new(parts.status, parts.headers, Body::from(body));
     response.close = failure.ends_connection();
-    response
-}
-
-/// An answer of our own.
-fn own(answer: http::Response<bytes::Bytes>) -> Response {
-    let (parts, body) = answer.into_parts();
-    Response::new(parts.status, parts.headers, Body::from(body))
 }

@@ -25,14 +25,16 @@ const GRPC: &[u8] = b"application/grpc";
 const RESOURCE_EXHAUSTED: &[u8] = b"8";
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// The answer to a request that at least one of `told` refused, complete with its fields. `request` are the request's
-/// headers (its content type chooses between HTTP and gRPC), `wall_us` the wall clock.
-#[must_use]
-pub fn refuse(request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) -> Response {
+/// Makes `answer` the one to a request that at least one of `told` refused, complete with its fields. `request` are the
+/// request's headers (its content type chooses between HTTP and gRPC), `wall_us` the wall clock.
+pub fn refuse(answer: &mut Response, request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) {
     let wait_us = wait_us(told);
-    let mut answer = if is_grpc(request) { grpc(told, wait_us) } else { plain(told, style, wait_us) };
+    if is_grpc(request) {
+        grpc(answer, told, wait_us);
+    } else {
+        plain(answer, told, style, wait_us);
+    }
     annotate(&mut answer.lines, told, style, wall_us);
-    answer
 }
 
 /// Whether the content type is `application/grpc`, alone, with a `+format` or with parameters. `application/grpc-web` is
@@ -51,19 +53,18 @@ fn wait_us(told: &[Told]) -> Option<u64> {
     refusing.try_fold(0, |longest, told| told.retry_after_us.map(|wait_us| wait_us.max(longest)))
 }
 
-fn plain(told: &[Told], style: &Style, wait_us: Option<u64>) -> Response {
+fn plain(answer: &mut Response, told: &[Told], style: &Style, wait_us: Option<u64>) {
     let (content_type, body) = match &style.body {
         RefusalBody::Problem => (&problem::CONTENT_TYPE, document(told, style.status, wait_us)),
         RefusalBody::Text => (&PLAIN_TEXT, line(told, wait_us)),
         RefusalBody::Custom { content_type, text } => (content_type, text.clone()),
     };
-    let mut answer = Response::new(style.status, HeaderMap::new(), Body::from(body));
+    (answer.status, answer.body) = (style.status, Body::from(body));
     answer.lines = Lines::with_capacity(80 + room(told));
     answer.lines.add("content-type", |line| line.extend_from_slice(content_type.as_bytes()));
     if let Some(wait_us) = wait_us {
         answer.lines.add("retry-after", |line| integer(line, retry_after_s(wait_us)));
     }
-    answer
 }
 
 fn document(told: &[Told], status: StatusCode, wait_us: Option<u64>) -> Bytes {
@@ -86,8 +87,8 @@ fn line(told: &[Told], wait_us: Option<u64>) -> Bytes {
 }
 
 /// Trailers-only: HTTP 200, the status among the headers, no body. Its length is not told either, as a gRPC stream has none.
-fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
-    let mut answer = Response::new(StatusCode::OK, HeaderMap::new(), Body::Empty);
+fn grpc(answer: &mut Response, told: &[Told], wait_us: Option<u64>) {
+    answer.status = StatusCode::OK;
     let lines = &mut answer.lines;
     lines.add("content-type", |line| line.extend_from_slice(GRPC));
     lines.add("grpc-status", |line| line.extend_from_slice(RESOURCE_EXHAUSTED));
@@ -99,7 +100,6 @@ fn grpc(told: &[Told], wait_us: Option<u64>) -> Response {
         Some(wait_us) => integer(line, milliseconds(wait_us)),
         None => line.extend_from_slice(b"-1"),
     });
-    answer
 }
 
 /// One sentence for people, the limits' names as `spelt`.

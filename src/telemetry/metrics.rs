@@ -256,8 +256,8 @@ impl LimitMetrics {
 
     pub fn count(&self, verdict: Verdict, source: Source) {
         let index = verdict.index() * Source::ALL.len() + source.index();
-        let labels = [self.policy.as_str(), self.limit.as_str(), verdict.text(), source.text()];
-        self.counts.at(index, || ALL.decisions.with_label_values(&labels)).inc();
+        let labels = || [self.policy.as_str(), self.limit.as_str(), verdict.text(), source.text()];
+        self.counts.at(index, || ALL.decisions.with_label_values(&labels())).inc();
     }
 
     /// A request that was let through although its counter could not be reached (`on_failure = "open"`).

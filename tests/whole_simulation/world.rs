@@ -117,7 +117,9 @@ impl World {
         let (limits, tallies) = (self.limits.clone(), self.tallies.clone());
         let asking = spawn_local(async move {
             let headers = http::HeaderMap::new();
-            let ruling = limiter.decide(&limits, &facts(&headers, client), clock::now()).await;
+            let (begun, headers_of) = (clock::now(), facts(&headers, client));
+            let mut ruling = Ruling::pass(begun);
+            limiter.decide(&limits, &headers_of, begun, &mut ruling).await;
             note(&mut tallies.borrow_mut(), &ruling, &limits, (gateway, client));
         });
         self.asking.push((client, asking));
