@@ -164,10 +164,11 @@ proptest! {
     fn a_request_head_written_again_reads_the_same(text in text(HEAD)) {
         let mut input = BytesMut::from(&text[..]);
         let Ok(Some(head)) = take_request(&mut input, LIMIT) else { return Ok(()) };
-        let mut again = BytesMut::new();
-        encode::request_line(&mut again, &head.method, &head.target);
+        let mut again = Vec::new();
+        encode::request_line(&mut again, &head.method, |line| line.extend_from_slice(&head.target));
         encode::fields(&mut again, &head.headers);
         encode::head_end(&mut again);
+        let mut again = BytesMut::from(&again[..]);
         let same = take_request(&mut again, 2 * LIMIT).unwrap().unwrap();
         prop_assert!(again.is_empty());
         prop_assert_eq!((&same.method, &same.target, &same.headers), (&head.method, &head.target, &head.headers));
@@ -183,10 +184,11 @@ proptest! {
     fn a_response_head_written_again_reads_the_same(text in text(HEAD)) {
         let mut input = BytesMut::from(&text[..]);
         let Ok(Some(head)) = take_response(&mut input, LIMIT) else { return Ok(()) };
-        let mut again = BytesMut::new();
+        let mut again = Vec::new();
         encode::status_line(&mut again, head.status);
         encode::fields(&mut again, &head.headers);
         encode::head_end(&mut again);
+        let mut again = BytesMut::from(&again[..]);
         let same = take_response(&mut again, 2 * LIMIT).unwrap().unwrap();
         prop_assert!(again.is_empty());
         prop_assert_eq!((same.status, &same.headers), (head.status, &head.headers));
@@ -214,7 +216,7 @@ proptest! {
         trailer in proptest::option::of("[ -~]{0,12}"),
         step in 1_usize..20,
     ) {
-        let mut again = BytesMut::new();
+        let mut again = Vec::new();
         for chunk in &chunks {
             encode::chunk_start(&mut again, chunk.len());
             again.extend_from_slice(chunk);

@@ -2,7 +2,7 @@
 
 use super::encode;
 use crate::message::{Body, BodyError};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::Body as _;
 use std::io::{self, IoSlice};
@@ -34,7 +34,9 @@ pub enum SendError {
 
 #[derive(Debug)]
 pub struct Sender {
-    head: BytesMut,
+    head: Vec<u8>,
+    /// Octets of `head` that have left.
+    head_sent: usize,
     data: Bytes,
     tail: &'static [u8],
     body: Body,
@@ -46,7 +48,7 @@ pub struct Sender {
 impl Sender {
     /// `head` is a whole head, its closing empty line included.
     #[must_use]
-    pub fn new(mut head: BytesMut, mut body: Body, mode: Mode) -> Self {
+    pub fn new(mut head: Vec<u8>, mut body: Body, mode: Mode) -> Self {
         let mut ended = mode == Mode::None || mode == Mode::Sized(0);
         // Most bodies of our own: short, and as long as was told.
         if let (Body::Full(bytes), Mode::Sized(length)) = (&body, mode)
@@ -56,7 +58,7 @@ impl Sender {
             head.extend_from_slice(bytes);
             (body, ended) = (Body::Empty, true);
         }
-        Self { head, data: Bytes::new(), tail: b"", body, mode, ended, written: 0 }
+        Self { head, head_sent: 0, data: Bytes::new(), tail: b"", body, mode, ended, written: 0 }
     }
 
     /// Sends what can be sent; ready when the whole message has left.
@@ -142,15 +144,15 @@ impl Sender {
     }
 
     fn pending_bytes(&self) -> usize {
-        self.head.len() + self.data.len() + self.tail.len()
+        self.head.len() - self.head_sent + self.data.len() + self.tail.len()
     }
 
     fn poll_write<W: AsyncWrite + Unpin>(&mut self, io: &mut W, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let io = Pin::new(io);
         let written = if self.data.is_empty() && self.tail.is_empty() {
-            ready!(io.poll_write(cx, &self.head))?
+            ready!(io.poll_write(cx, &self.head[self.head_sent..]))?
         } else {
-            let slices = [IoSlice::new(&self.head), IoSlice::new(&self.data), IoSlice::new(self.tail)];
+            let slices = [IoSlice::new(&self.head[self.head_sent..]), IoSlice::new(&self.data), IoSlice::new(self.tail)];
             ready!(io.poll_write_vectored(cx, &slices))?
         };
         if written == 0 {
@@ -162,9 +164,13 @@ impl Sender {
 
     fn advance(&mut self, mut written: usize) {
         self.written += written as u64;
-        let head = written.min(self.head.len());
-        self.head.advance(head);
+        let head = written.min(self.head.len() - self.head_sent);
+        self.head_sent += head;
         written -= head;
+        if self.head_sent == self.head.len() {
+            self.head.clear();
+            self.head_sent = 0;
+        }
         let data = written.min(self.data.len());
         self.data.advance(data);
         written -= data;

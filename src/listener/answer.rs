@@ -5,7 +5,6 @@ use super::pace::Pace;
 use crate::clock;
 use crate::http1::{Mode, SendError, Sender, encode};
 use crate::message::{Body, Response};
-use bytes::BytesMut;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{StatusCode, Version};
 use http_body::Body as _;
@@ -35,7 +34,7 @@ pub fn sender(response: &mut Response, asked: &Asked, close: bool) -> Sender {
     let mode = mode(response, asked);
     let close = close || mode == Mode::UntilClose;
     // Room for a short body behind the head, which leaves with it.
-    let mut head = BytesMut::with_capacity(1024);
+    let mut head = Vec::with_capacity(1024);
     encode::status_line(&mut head, response.status);
     fields(&mut head, response, mode, asked.at);
     match (response.status, close) {
@@ -60,7 +59,7 @@ fn mode(response: &Response, asked: &Asked) -> Mode {
 }
 
 /// The framing fields are ours; only where there is no body (HEAD, 304) does the upstream's Content-Length tell of one.
-fn fields(head: &mut BytesMut, response: &Response, mode: Mode, at: Instant) {
+fn fields(head: &mut Vec<u8>, response: &Response, mode: Mode, at: Instant) {
     for (name, value) in &response.headers {
         let framing = name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION;
         if !framing {
@@ -79,7 +78,7 @@ fn fields(head: &mut BytesMut, response: &Response, mode: Mode, at: Instant) {
     }
 }
 
-fn kept_length(head: &mut BytesMut, response: &Response) {
+fn kept_length(head: &mut Vec<u8>, response: &Response) {
     if response.status.is_informational() || response.status == StatusCode::NO_CONTENT {
         return;
     }
@@ -91,7 +90,7 @@ fn kept_length(head: &mut BytesMut, response: &Response) {
 }
 
 /// The moment as an IMF-fixdate (RFC 9110 §5.6.7), formatted once a second.
-fn write_date(head: &mut BytesMut, at: Instant) {
+fn write_date(head: &mut Vec<u8>, at: Instant) {
     thread_local! {
         static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
     }

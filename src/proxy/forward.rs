@@ -11,7 +11,6 @@ use crate::respond::failure::UpstreamFault;
 use crate::route::NormalPath;
 use crate::upstream::connection::Exchanged;
 use crate::upstream::{Failed, Outgoing};
-use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Version};
 use http_body::Body as _;
 
@@ -66,9 +65,8 @@ fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing
     let upgrade = (request.version == Version::HTTP_11 && request.body.is_end_stream())
         .then(|| headers::wanted_upgrade(&request.headers))
         .flatten();
-    let mut head = BytesMut::with_capacity(1024);
-    let target = target(route, &admitted.path, admitted.query);
-    encode::request_line(&mut head, &request.method, &target);
+    let mut head = Vec::with_capacity(1024);
+    encode::request_line(&mut head, &request.method, |head| write_target(head, route, &admitted.path, admitted.query));
     let hop = Hop {
         peer: admitted.peer,
         trusted: admitted.trusted,
@@ -87,23 +85,21 @@ pub fn host(request: &Request) -> Option<&[u8]> {
     request.authority.as_deref().or_else(|| request.headers.get(http::header::HOST).map(HeaderValue::as_bytes))
 }
 
-fn target(route: &Route, path: &NormalPath<'_>, query: Option<&str>) -> Bytes {
+fn write_target(head: &mut Vec<u8>, route: &Route, path: &NormalPath<'_>, query: Option<&str>) {
     let path = path.forwarded();
     let path = route.strip_prefix.as_deref().and_then(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
-    let mut target = BytesMut::with_capacity(path.len() + query.map_or(0, str::len) + 2);
     if !path.starts_with('/') {
-        target.put_u8(b'/');
+        head.push(b'/');
     }
-    target.put_slice(path.as_bytes());
+    head.extend_from_slice(path.as_bytes());
     if let Some(query) = query {
-        target.put_u8(b'?');
-        target.put_slice(query.as_bytes());
+        head.push(b'?');
+        head.extend_from_slice(query.as_bytes());
     }
-    target.freeze()
 }
 
 /// Writes the framing field. A method that anticipates content tells its absence too (RFC 9110 §8.6).
-fn framing(request: &Request, head: &mut BytesMut) -> Mode {
+fn framing(request: &Request, head: &mut Vec<u8>) -> Mode {
     match request.body.size_hint().exact() {
         Some(0) => {
             if matches!(request.method, Method::POST | Method::PUT | Method::PATCH) {

@@ -3,7 +3,6 @@
 
 use crate::http1::encode;
 use crate::http1::framing::lists;
-use bytes::{BufMut, BytesMut};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
@@ -34,7 +33,7 @@ pub struct Hop<'a> {
 }
 
 /// Writes the end-to-end fields of a request, then ours. Framing fields and the closing line are the caller's.
-pub fn write_request(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
+pub fn write_request(out: &mut Vec<u8>, headers: &HeaderMap, hop: &Hop<'_>) {
     encode::field(out, "host", hop.host);
     let named = named_by_connection(headers);
     for (name, value) in headers {
@@ -54,16 +53,16 @@ pub fn write_request(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
     encode::field(out, "x-request-id", hop.request_id.as_bytes());
 }
 
-fn write_forwarding(out: &mut BytesMut, headers: &HeaderMap, hop: &Hop<'_>) {
-    out.put_slice(b"x-forwarded-for: ");
+fn write_forwarding(out: &mut Vec<u8>, headers: &HeaderMap, hop: &Hop<'_>) {
+    out.extend_from_slice(b"x-forwarded-for: ");
     if hop.trusted {
         for line in headers.get_all(X_FORWARDED_FOR).iter().filter(|line| !line.is_empty()) {
             out.extend_from_slice(line.as_bytes());
-            out.put_slice(b", ");
+            out.extend_from_slice(b", ");
         }
     }
-    out.put_slice(hop.peer.as_bytes());
-    out.put_slice(b"\r\n");
+    out.extend_from_slice(hop.peer.as_bytes());
+    out.extend_from_slice(b"\r\n");
     if !(hop.trusted && headers.contains_key(X_FORWARDED_PROTO)) {
         encode::field(out, "x-forwarded-proto", b"http");
     }
@@ -180,9 +179,9 @@ mod tests {
 
     fn written(headers: &HeaderMap, trusted: bool) -> String {
         let hop = Hop { peer: "192.0.2.1", trusted, host: b"shop", request_id: "id", upgrade: None };
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         write_request(&mut out, headers, &hop);
-        String::from_utf8(out.to_vec()).unwrap()
+        String::from_utf8(out).unwrap()
     }
 
     #[test]

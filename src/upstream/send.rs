@@ -5,7 +5,6 @@ use super::pool::Pool;
 use super::{Endpoint, Upstream};
 use crate::http1::Mode;
 use crate::message::{Body, BodyError};
-use bytes::BytesMut;
 use http::Method;
 use std::cell::RefCell;
 use std::io;
@@ -24,7 +23,7 @@ pub struct Upstreams {
 pub struct Outgoing {
     pub method: Method,
     /// The whole head.
-    pub head: BytesMut,
+    pub head: Vec<u8>,
     pub body: Body,
     pub mode: Mode,
     pub upgrade: bool,
