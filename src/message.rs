@@ -8,6 +8,7 @@ use http_body::{Frame, SizeHint};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 use tokio::net::TcpStream;
 
 /// A request's head, and its body.
@@ -20,7 +21,31 @@ pub struct Request {
     pub authority: Option<Bytes>,
     pub version: Version,
     pub headers: HeaderMap,
+    pub names: Names,
     pub body: Body,
+}
+
+/// The lengths of field names, as a set; all above 62 are one. To look for a field in a map costs as much as to read one off
+/// the wire, and most of those that are looked for are rarely there.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Names(u64);
+
+impl Names {
+    /// False: there is no such field.
+    #[must_use]
+    pub fn may_have(self, name: &HeaderName) -> bool {
+        self.0 & Self::bit(name.as_str()) != 0
+    }
+
+    fn bit(name: &str) -> u64 {
+        1 << name.len().min(63)
+    }
+}
+
+impl<'a> FromIterator<&'a str> for Names {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(names: I) -> Self {
+        Self(names.into_iter().fold(0, |lengths, name| lengths | Self::bit(name)))
+    }
 }
 
 /// A message body: nothing, what is at hand, or a stream that is read as fast as it is passed on.
@@ -118,6 +143,8 @@ pub struct Response {
     /// Fields of our own, beside those of the map.
     pub lines: Lines,
     pub body: Body,
+    /// When it was made, where the clock was read for that anyway.
+    pub at: Option<Instant>,
     /// The client's connection ends with this answer: what came on it cannot be trusted to be one request after the other.
     pub close: bool,
     /// After a 101: the upstream's side of the connection.
@@ -148,7 +175,7 @@ impl Default for Response {
 impl Response {
     #[must_use]
     pub fn new(status: StatusCode, headers: HeaderMap, body: Body) -> Self {
-        Self { status, headers, lines: Lines::default(), body, close: false, tunnel: None }
+        Self { status, headers, lines: Lines::default(), body, at: None, close: false, tunnel: None }
     }
 }
 

@@ -113,7 +113,9 @@ fn refuse(told: &[Told], style: &Style) -> Response<Bytes> {
 }
 
 /// The refusal as an HTTP/2 client sees it.
-fn refuse_request(request: &HeaderMap, told: &[Told], style: &Style) -> Response<Bytes> {
+fn refuse_request(headers: &HeaderMap, told: &[Told], style: &Style) -> Response<Bytes> {
+    let names = headers.keys().map(|name| name.as_str()).collect();
+    let request = &message::Request { headers: headers.clone(), names, ..message::Request::default() };
     let mut refusal = message::Response::default();
     respond::refuse(&mut refusal, request, told, style, WALL_US);
     let mut answer = Response::new(match refusal.body {

@@ -1,6 +1,7 @@
 //! Message heads: found, checked and parsed. `httparse` does the parsing; what it lets pass and we do not (a bare LF, a
 //! folded line) is looked for here, in the same pass that finds the head's end.
 
+use crate::message::Names;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use std::mem::MaybeUninit;
@@ -17,21 +18,7 @@ pub struct RequestHead {
     pub target: Bytes,
     pub version: Version,
     pub headers: HeaderMap,
-    /// The lengths of the fields' names, as a set; all above 62 are one.
-    name_lengths: u64,
-}
-
-impl RequestHead {
-    /// False: there is no such field. To look for it in the map costs as much as to read one off the wire, and most of those
-    /// that are looked for are rarely there.
-    #[must_use]
-    pub fn may_have(&self, name: &HeaderName) -> bool {
-        self.name_lengths & length_bit(name.as_str()) != 0
-    }
-}
-
-fn length_bit(name: &str) -> u64 {
-    1 << name.len().min(63)
+    pub names: Names,
 }
 
 #[derive(Debug)]
@@ -62,8 +49,8 @@ pub fn take_request(input: &mut BytesMut, limit: usize) -> Result<Option<Request
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("invalid method"))?;
     let target = bytes.slice_ref(target.as_bytes());
     let headers = fields_of(request.headers, &bytes)?;
-    let name_lengths = request.headers.iter().fold(0, |lengths, field| lengths | length_bit(field.name));
-    Ok(Some(RequestHead { method, target, version: version_of(minor), headers, name_lengths }))
+    let names = request.headers.iter().map(|field| field.name).collect();
+    Ok(Some(RequestHead { method, target, version: version_of(minor), headers, names }))
 }
 
 /// Takes a whole response head off the front of `input`; `None`: more bytes are needed.

@@ -152,7 +152,8 @@ impl Sender {
         let written = if self.data.is_empty() && self.tail.is_empty() {
             ready!(io.poll_write(cx, &self.head[self.head_sent..]))?
         } else {
-            let slices = [IoSlice::new(&self.head[self.head_sent..]), IoSlice::new(&self.data), IoSlice::new(self.tail)];
+            let slices =
+                [IoSlice::new(&self.head[self.head_sent..]), IoSlice::new(&self.data), IoSlice::new(self.tail)];
             ready!(io.poll_write_vectored(cx, &slices))?
         };
         if written == 0 {

@@ -22,21 +22,20 @@ pub struct Asked {
     /// HEAD: the answer's fields without its body.
     pub head_only: bool,
     pub keep_alive: bool,
-    /// When the answer begins.
-    pub at: Instant,
 }
 
 /// The client left, was too slow, or the body's source failed: the connection is of no further use.
 #[derive(Debug)]
 pub struct CutShort;
 
-pub fn sender(response: &mut Response, asked: &Asked, close: bool) -> Sender {
+/// The answer, which begins `at` this moment, as it goes out.
+pub fn sender(response: &mut Response, asked: &Asked, close: bool, at: Instant) -> Sender {
     let mode = mode(response, asked);
     let close = close || mode == Mode::UntilClose;
     // Room for a short body behind the head, which leaves with it.
     let mut head = Vec::with_capacity(1024);
     encode::status_line(&mut head, response.status);
-    fields(&mut head, response, mode, asked.at);
+    fields(&mut head, response, mode, at);
     match (response.status, close) {
         (StatusCode::SWITCHING_PROTOCOLS, _) => encode::field(&mut head, "connection", b"upgrade"),
         (_, true) => encode::field(&mut head, "connection", b"close"),
@@ -89,7 +88,7 @@ fn kept_length(head: &mut Vec<u8>, response: &Response) {
     }
 }
 
-/// The moment as an IMF-fixdate (RFC 9110 §5.6.7), formatted once a second.
+/// The moment as an IMF-fixdate (RFC 9110 §5.6.7); the line is written once a second.
 fn write_date(head: &mut Vec<u8>, at: Instant) {
     thread_local! {
         static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
@@ -97,9 +96,10 @@ fn write_date(head: &mut Vec<u8>, at: Instant) {
     let second = clock::wall_us_at(at.into_std()) / 1_000_000;
     WRITTEN.with_borrow_mut(|(written, text)| {
         if *written != second {
-            (*written, *text) = (second, httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second)));
+            let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second));
+            (*written, *text) = (second, format!("date: {date}\r\n"));
         }
-        encode::field(head, "date", text.as_bytes());
+        head.extend_from_slice(text.as_bytes());
     });
 }
 

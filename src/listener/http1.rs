@@ -85,7 +85,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             if self.unless_gone(serving).await.is_none() {
                 return Next::Close;
             }
-            answer::Asked { version, head_only, keep_alive, at: Instant::now() }
+            answer::Asked { version, head_only, keep_alive }
         };
         self.respond(&mut response, &asked).await
     }
@@ -127,18 +127,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
 
     /// Checks the head as a whole and puts the body behind it.
     fn accept(&self, mut head: RequestHead, request: &mut Request) -> Result<bool, Failure> {
-        let is_framed = head.may_have(&CONTENT_LENGTH) || head.may_have(&TRANSFER_ENCODING);
+        let is_framed = head.names.may_have(&CONTENT_LENGTH) || head.names.may_have(&TRANSFER_ENCODING);
         let framing =
             if is_framed { framing::of_request(head.version, &head.headers).map_err(bad)? } else { Framing::None };
         let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
         target::check_host(&head.headers, head.version).map_err(bad)?;
-        let keep_alive = if head.may_have(&CONNECTION) {
+        let keep_alive = if head.names.may_have(&CONNECTION) {
             framing::keeps_alive(head.version, &head.headers)
         } else {
             head.version == Version::HTTP_11
         };
         self.socket.decoder.set(Decoder::new(framing));
-        let expected = if head.may_have(&EXPECT) { head.headers.remove(EXPECT) } else { None };
+        let expected = if head.names.may_have(&EXPECT) { head.headers.remove(EXPECT) } else { None };
         let waits = expected.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
         let body = if framing == Framing::None {
             Body::Empty
@@ -150,8 +150,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
             let pace = Pace::new(bounds.body_grace(), bounds.stall_timeout);
             Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, pace)))
         };
-        *request =
-            Request { method: head.method, target, authority, version: head.version, headers: head.headers, body };
+        let RequestHead { method, version, headers, names, .. } = head;
+        *request = Request { method, target, authority, version, headers, names, body };
         Ok(keep_alive)
     }
 
@@ -168,8 +168,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         let tunnel = response.tunnel.take();
         let ends = response.close || !asked.keep_alive || self.drain.is_draining() || self.body_is_too_long();
         let close = tunnel.is_none() && ends;
-        let mut sender = answer::sender(response, asked, close);
-        let Ok(sent) = answer::send(&self.socket, &mut sender, self.peer.bounds.stall_timeout, asked.at).await else {
+        let at = response.at.map_or_else(Instant::now, Instant::from_std);
+        let mut sender = answer::sender(response, asked, close, at);
+        let Ok(sent) = answer::send(&self.socket, &mut sender, self.peer.bounds.stall_timeout, at).await else {
             return Next::Close;
         };
         if let Some(tunnel) = tunnel {

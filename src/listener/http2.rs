@@ -140,6 +140,7 @@ fn translate(request: http::Request<Incoming>, open: &Open, bounds: &Bounds) -> 
         target: Bytes::copy_from_slice(target.as_bytes()),
         authority,
         version: parts.version,
+        names: parts.headers.keys().map(http::HeaderName::as_str).collect(),
         headers: parts.headers,
         body,
     })

@@ -32,7 +32,7 @@ pub async fn forward(
     record: &mut Record,
     response: &mut Response,
 ) -> Result<(), Failure> {
-    let request_id = headers::request_id(&admitted.request.headers);
+    let request_id = headers::request_id(admitted.request);
     let outgoing = outgoing(route, admitted, &request_id);
     let (sent, endpoint) = gateway.upstreams().send(&route.upstream, outgoing, route.response_timeout).await;
     record.forwarded(&request_id, endpoint);
@@ -63,7 +63,7 @@ fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing
     // Let go of here: what holds the request's head keeps its connection's read buffer for as long as the answer takes.
     let request = std::mem::take(admitted.request);
     let upgrade = (request.version == Version::HTTP_11 && request.body.is_end_stream())
-        .then(|| headers::wanted_upgrade(&request.headers))
+        .then(|| headers::wanted_upgrade(&request))
         .flatten();
     let mut head = Vec::with_capacity(1024);
     encode::request_line(&mut head, &request.method, |head| write_target(head, route, &admitted.path, admitted.query));
@@ -74,7 +74,7 @@ fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing
         request_id,
         upgrade: upgrade.as_ref(),
     };
-    headers::write_request(&mut head, &request.headers, &hop);
+    headers::write_request(&mut head, &request, &hop);
     let mode = framing(&request, &mut head);
     encode::head_end(&mut head);
     Outgoing { method: request.method, head, body: request.body, mode, upgrade: upgrade.is_some() }

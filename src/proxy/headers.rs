@@ -3,14 +3,10 @@
 
 use crate::http1::encode;
 use crate::http1::framing::lists;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
-};
+use crate::message::Request;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -33,15 +29,16 @@ pub struct Hop<'a> {
 }
 
 /// Writes the end-to-end fields of a request, then ours. Framing fields and the closing line are the caller's.
-pub fn write_request(out: &mut Vec<u8>, headers: &HeaderMap, hop: &Hop<'_>) {
+pub fn write_request(out: &mut Vec<u8>, request: &Request, hop: &Hop<'_>) {
     encode::field(out, "host", hop.host);
-    let named = named_by_connection(headers);
+    let headers = &request.headers;
+    let named = if request.names.may_have(&CONNECTION) { named_by_connection(headers) } else { Vec::new() };
     for (name, value) in headers {
         if !(is_hop_by_hop(name) || named.contains(name) || is_ours(name, hop)) {
             encode::field(out, name.as_str(), value.as_bytes());
         }
     }
-    if lists(headers, &TE, "trailers") {
+    if request.names.may_have(&TE) && lists(headers, &TE, "trailers") {
         encode::field(out, "te", b"trailers");
     }
     if let Some(protocol) = hop.upgrade {
@@ -95,26 +92,32 @@ fn is_a_proxys(name: &str) -> bool {
             .any(|known| same(name, known))
 }
 
+/// By its text, which is compared by length first; as ten `HeaderName`s it costs several times as much.
 fn is_hop_by_hop(name: &HeaderName) -> bool {
-    name == CONNECTION
-        || name == CONTENT_LENGTH
-        || name == TRANSFER_ENCODING
-        || name == TE
-        || name == UPGRADE
-        || name == KEEP_ALIVE
-        || name == PROXY_CONNECTION
-        || name == HTTP2_SETTINGS
-        || name == PROXY_AUTHORIZATION
-        || name == PROXY_AUTHENTICATE
+    matches!(
+        name.as_str(),
+        "connection"
+            | "content-length"
+            | "transfer-encoding"
+            | "te"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+            | "http2-settings"
+            | "proxy-authorization"
+            | "proxy-authenticate"
+    )
 }
 
 /// Takes the hop-by-hop fields off an answer. `Content-Length` stays: an answer to HEAD tells it without having a body.
 pub fn strip_answer(headers: &mut HeaderMap) {
-    for name in named_by_connection(headers) {
-        headers.remove(name);
-    }
     let goes = |name: &&HeaderName| *name != CONTENT_LENGTH && is_hop_by_hop(name);
     while let Some(name) = headers.keys().find(goes).cloned() {
+        if name == CONNECTION {
+            for named in named_by_connection(headers) {
+                headers.remove(named);
+            }
+        }
         headers.remove(name);
     }
 }
@@ -133,15 +136,21 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 
 /// The protocol a request wants to change to, if it is one that is passed on. `h2c` is not: behind our back the upstream
 /// would take further requests past every limit.
-pub fn wanted_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = lists(headers, &CONNECTION, "upgrade");
-    let protocol = headers.get(UPGRADE).filter(|_| asked)?;
+pub fn wanted_upgrade(request: &Request) -> Option<HeaderValue> {
+    if !request.names.may_have(&UPGRADE) {
+        return None;
+    }
+    let asked = lists(&request.headers, &CONNECTION, "upgrade");
+    let protocol = request.headers.get(UPGRADE).filter(|_| asked)?;
     protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
 }
 
 /// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
-pub fn request_id(headers: &HeaderMap) -> String {
-    let mut lines = headers.get_all(X_REQUEST_ID).iter();
+pub fn request_id(request: &Request) -> String {
+    if !request.names.may_have(&X_REQUEST_ID) {
+        return hexadecimal(fastrand::u128(..));
+    }
+    let mut lines = request.headers.get_all(X_REQUEST_ID).iter();
     match (lines.next().and_then(|value| value.to_str().ok()), lines.next()) {
         (Some(text), None) if is_identifier(text) => text.to_owned(),
         _ => hexadecimal(fastrand::u128(..)),
@@ -151,12 +160,11 @@ pub fn request_id(headers: &HeaderMap) -> String {
 /// 32 digits; `format!` would cost as much as all the rest of a request's fields.
 fn hexadecimal(number: u128) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let octets = number.to_be_bytes();
-    octets
-        .iter()
-        .flat_map(|octet| [octet >> 4, octet & 15])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
+    let mut text = [0; 32];
+    for (pair, octet) in text.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair.copy_from_slice(&[DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]]);
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn is_identifier(text: &str) -> bool {
@@ -169,18 +177,18 @@ fn is_identifier(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn fields(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+    fn fields(lines: &[(&'static str, &'static str)]) -> Request {
+        let mut request = Request { names: lines.iter().map(|(name, _)| *name).collect(), ..Request::default() };
         for (name, value) in lines {
-            headers.append(*name, HeaderValue::from_static(value));
+            request.headers.append(*name, HeaderValue::from_static(value));
         }
-        headers
+        request
     }
 
-    fn written(headers: &HeaderMap, trusted: bool) -> String {
+    fn written(request: &Request, trusted: bool) -> String {
         let hop = Hop { peer: "192.0.2.1", trusted, host: b"shop", request_id: "id", upgrade: None };
         let mut out = Vec::new();
-        write_request(&mut out, headers, &hop);
+        write_request(&mut out, request, &hop);
         String::from_utf8(out).unwrap()
     }
 

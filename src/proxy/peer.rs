@@ -1,5 +1,6 @@
 //! What a request owes to the connection it came by.
 
+use crate::route::LastHost;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,13 @@ pub struct Peer {
     /// The IP address as it is told upstream; IPv4 mapped into IPv6 is IPv4.
     pub text: String,
     pub bounds: Arc<Bounds>,
+    pub last_host: LastHost,
 }
 
 impl Peer {
     #[must_use]
     pub fn new(address: SocketAddr, bounds: Arc<Bounds>) -> Self {
-        Self { address, text: address.ip().to_canonical().to_string(), bounds }
+        Self { address, text: address.ip().to_canonical().to_string(), bounds, last_host: LastHost::default() }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::identify::Facts;
 use crate::limit::{Limiter, Outcome, Ruling};
 use crate::message::{Body, Lines, Request, Response};
 use crate::respond::{self, Failure};
-use crate::route::{normalise, normalise_host, split_target};
+use crate::route::{normalise, split_target};
 use crate::telemetry::access::{AccessLog, Entry};
 use crate::telemetry::metrics::RouteMetrics;
 use crate::upstream::Upstreams;
@@ -74,7 +74,7 @@ impl Gateway {
         let target = std::mem::take(&mut request.target);
         let (raw_path, query) = split_target(&target).map_err(bad)?;
         let path = normalise(raw_path).map_err(bad)?;
-        let host = normalise_host(forward::host(request).unwrap_or_default()).map_err(bad)?;
+        let host = known.peer.last_host.normalise(forward::host(request).unwrap_or_default()).map_err(bad)?;
 
         // route
         let found = known.snapshot.routes.find(&host, path.matching(), &request.method, &request.headers);
@@ -107,7 +107,8 @@ impl Gateway {
         match ruling.outcome {
             Outcome::Refused => {
                 record.refused(ruling.at);
-                respond::refuse(response, &request.headers, &ruling.told, style, wall_us());
+                respond::refuse(response, request, &ruling.told, style, wall_us());
+                response.at = Some(ruling.at);
                 return Ok(());
             }
             Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record, response),

@@ -8,7 +8,7 @@ use super::fields::{annotate, integer, retry_after_s, room};
 use super::problem::{self, Problem};
 use super::{RefusalBody, Style};
 use crate::limit::{Name, Told};
-use crate::message::{Body, Lines, Response};
+use crate::message::{Body, Lines, Request, Response};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -25,11 +25,11 @@ const GRPC: &[u8] = b"application/grpc";
 const RESOURCE_EXHAUSTED: &[u8] = b"8";
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Makes `answer` the one to a request that at least one of `told` refused, complete with its fields. `request` are the
-/// request's headers (its content type chooses between HTTP and gRPC), `wall_us` the wall clock.
-pub fn refuse(answer: &mut Response, request: &HeaderMap, told: &[Told], style: &Style, wall_us: u64) {
+/// Makes `answer` the one to a request that at least one of `told` refused, complete with its fields. The request's content
+/// type chooses between HTTP and gRPC; `wall_us` is the wall clock.
+pub fn refuse(answer: &mut Response, request: &Request, told: &[Told], style: &Style, wall_us: u64) {
     let wait_us = wait_us(told);
-    if is_grpc(request) {
+    if request.names.may_have(&CONTENT_TYPE) && is_grpc(&request.headers) {
         grpc(answer, told, wait_us);
     } else {
         plain(answer, told, style, wait_us);

@@ -10,7 +10,7 @@ mod path;
 mod table;
 mod tree;
 
-pub use host::{HostError, normalise_host};
+pub use host::{HostError, LastHost, normalise_host};
 pub use matcher::{Conflict, PatternError, conflicts, same_set};
 pub use path::{NormalPath, PathError, normalise, split_target};
 pub use table::Table;
