@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A room imports only from rooms before it; `tests/house.rs` holds the table:
-//! `clock units lifecycle` · `telemetry` · `message http1` · `algorithm route identify` · `store upstream` · `limit` ·
+//! `clock units lifecycle` · `telemetry` · `message http1 trust` · `algorithm route identify` · `store upstream` · `limit` ·
 //! `respond` · `proxy` · `config admin listener` · `runtime app command` · `main`.
 
 #![warn(clippy::unwrap_used, clippy::expect_used, reason = "a panic ends a request that should have been answered")]
@@ -42,5 +42,6 @@ pub mod route;
 pub mod runtime;
 pub mod store;
 pub mod telemetry;
+pub mod trust;
 pub mod units;
 pub mod upstream;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["clock", "units", "lifecycle"],
     &["telemetry"],
-    &["message", "http1"],
+    &["message", "http1", "trust"],
     &["algorithm", "route", "identify"],
     &["store", "upstream"],
     &["limit"],

@@ -6,14 +6,15 @@
 
 use super::fault::Fault;
 use crate::store::ErrorKind;
+use crate::trust::system_roots;
 use crate::units::Secret;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo,
     RedisConnectionInfo, RedisError,
 };
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
 use std::fmt;
 use std::io;
@@ -212,13 +213,7 @@ where
 
 /// The system's roots, or those in `SSL_CERT_FILE` and `SSL_CERT_DIR`: how operators name a CA of their own.
 fn trust() -> Result<TlsConnector, String> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
-        return Err(format!("TLS: no trusted root certificate found{why}"));
-    }
+    let roots = system_roots().map_err(|why| format!("TLS: {why}"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
