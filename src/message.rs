@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A request's head, and its body.
 #[derive(Debug, Default)]
@@ -151,9 +151,14 @@ pub struct Response {
     pub tunnel: Option<Box<Tunnel>>,
 }
 
+/// Octets both ways, over whatever they go.
+pub trait Octets: AsyncRead + AsyncWrite + Unpin {}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Octets for IO {}
+
 /// A connection that has left HTTP behind (RFC 9110 §7.8).
 pub struct Tunnel {
-    pub upstream: TcpStream,
+    pub upstream: Box<dyn Octets>,
     /// What the upstream sent right behind its 101.
     pub read_ahead: Bytes,
     /// Dropped when the tunnel ends: the request is recorded then.
@@ -162,7 +167,7 @@ pub struct Tunnel {
 
 impl fmt::Debug for Tunnel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Tunnel({:?})", self.upstream)
+        formatter.write_str("Tunnel")
     }
 }
 

@@ -11,7 +11,7 @@ use crate::route::Table;
 use crate::telemetry::access::Requests;
 use crate::telemetry::metrics::{self, LimitMetrics, RouteMetrics};
 use crate::upstream::balance::Rotation;
-use crate::upstream::{Slots, Upstream};
+use crate::upstream::{Address, Slots, Transport, Upstream};
 use http::HeaderValue;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,11 +56,19 @@ impl Compiler {
     }
 
     fn upstream(&mut self, upstream: &model::Upstream) -> Upstream {
+        if upstream.tls.as_ref().is_some_and(|tls| !tls.verifies()) {
+            tracing::warn!(
+                upstream = upstream.name,
+                "tls.verify is false: anybody on the way can pose as the upstream"
+            );
+        }
         let weights: Vec<u32> = upstream.endpoints.iter().map(|endpoint| endpoint.weight).collect();
-        let endpoints = upstream
-            .endpoints
-            .iter()
-            .map(|endpoint| self.slots.endpoint(&endpoint.host, endpoint.port, endpoint.weight, upstream.idle_timeout));
+        let endpoints = upstream.endpoints.iter().map(|endpoint| {
+            let tls = upstream.tls.clone().filter(|_| endpoint.https);
+            let transport = Transport { tls, http2: upstream.http2 };
+            let address = Address { host: endpoint.host.clone(), port: endpoint.port, transport };
+            self.slots.endpoint(address, endpoint.weight, upstream.idle_timeout)
+        });
         Upstream {
             name: upstream.name.clone(),
             endpoints: endpoints.collect(),

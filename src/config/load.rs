@@ -51,7 +51,8 @@ pub fn parse(name: &str, text: &str, environment: &dyn Fn(&str) -> Option<String
     if !errors.is_empty() {
         return Err(Problems::new(name, errors.iter().map(|error| syntax_problem(text, error)).collect()));
     }
-    let source = Source::new(text, environment);
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    let source = Source::new(text, environment, folder);
     let config = read_all(&Table::root(&source, document.get_ref()));
     if source.is_sound() { Ok(config) } else { Err(source.into_problems(name)) }
 }

@@ -19,5 +19,6 @@ mod routes;
 mod settings;
 mod store;
 mod text;
+mod upstream_tls;
 mod upstreams;
 pub mod watch;

@@ -5,9 +5,11 @@ use crate::algorithm::Algorithm;
 use crate::identify::KeySpec;
 pub use crate::limit::{Allowance, Matcher, OnFailure, OnMissingKey};
 use crate::units::Secret;
+use crate::upstream::tls::Tls;
 use ipnet::IpNet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -178,6 +180,9 @@ pub struct Upstream {
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
     pub retries: u32,
+    pub http2: bool,
+    /// How its `https` endpoints are verified; none where it has no such endpoint.
+    pub tls: Option<Arc<Tls>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -185,6 +190,7 @@ pub struct Endpoint {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
+    pub https: bool,
     pub weight: u32,
 }
 

@@ -7,6 +7,7 @@ use super::text::{Text, expand, masked, one_line};
 use crate::units;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -17,13 +18,15 @@ pub const NOT_SUPPORTED: &str = "not supported yet; leave it out";
 pub struct Source<'a> {
     pub text: &'a str,
     pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// The file's own: where relative paths in it start.
+    folder: &'a Path,
     /// With the byte of each; places are found at the end, in one walk.
     problems: RefCell<Vec<(usize, String, String)>>,
 }
 
 impl<'a> Source<'a> {
-    pub fn new(text: &'a str, environment: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self { text, environment, problems: RefCell::default() }
+    pub fn new(text: &'a str, environment: &'a dyn Fn(&str) -> Option<String>, folder: &'a Path) -> Self {
+        Self { text, environment, folder, problems: RefCell::default() }
     }
 
     pub fn problem(&self, byte: usize, path: &str, message: impl Into<String>) {
@@ -220,6 +223,18 @@ impl<'a> Value<'a> {
             }
             Err(wrong) => {
                 self.problem(&wrong);
+                None
+            }
+        }
+    }
+
+    /// The content of the file that is named.
+    pub fn file(&self) -> Option<Vec<u8>> {
+        let text = self.text()?;
+        match std::fs::read(self.source.folder.join(&text.expanded)) {
+            Ok(content) => Some(content),
+            Err(error) => {
+                text.problem(&format!("cannot be read: {error}; name a file, from this file's folder if not from `/`"));
                 None
             }
         }

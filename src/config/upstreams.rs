@@ -4,6 +4,7 @@ use super::address::parse_authority;
 use super::listeners::TIMEOUTS;
 use super::model::{Endpoint, Upstream};
 use super::reader::{NOT_SUPPORTED, Table, Value};
+use super::upstream_tls;
 use crate::units::Wrong;
 use std::time::Duration;
 
@@ -30,12 +31,17 @@ fn read_upstream(name: String, value: &Value<'_>) -> Upstream {
         response_timeout: second(30),
         idle_timeout: second(60),
         retries: 1,
+        http2: false,
+        tls: None,
     };
     let Some(table) = value.table() else { return upstream };
     if let Some(endpoints) = table.required("endpoints", "one such as `endpoints = [\"http://127.0.0.1:3000\"]`") {
         upstream.endpoints = read_endpoints(&endpoints);
     }
     later(&table);
+    upstream.http2 = table.boolean("http2", false);
+    let https = upstream.endpoints.iter().any(|endpoint| endpoint.https);
+    upstream.tls = upstream_tls::read(&table, https);
     upstream.connect_timeout = table.duration("connect_timeout", upstream.connect_timeout, &TIMEOUTS);
     upstream.response_timeout = table.duration("response_timeout", upstream.response_timeout, &TIMEOUTS);
     upstream.idle_timeout = table.duration("idle_timeout", upstream.idle_timeout, &TIMEOUTS);
@@ -48,11 +54,6 @@ fn read_upstream(name: String, value: &Value<'_>) -> Upstream {
 fn later(table: &Table<'_>) {
     if let Some(value) = table.get("balance")
         && value.choice(&[("round_robin", true), ("least_requests", false), ("consistent_hash", false)]) == Some(false)
-    {
-        value.problem(NOT_SUPPORTED);
-    }
-    if let Some(value) = table.get("http2")
-        && value.boolean() == Some(true)
     {
         value.problem(NOT_SUPPORTED);
     }
@@ -87,24 +88,25 @@ fn read_endpoint(value: &Value<'_>) -> Option<Endpoint> {
 
 fn endpoint(value: &Value<'_>, weight: u32) -> Option<Endpoint> {
     value.text()?.parsed(|url| {
-        let rest = strip_scheme(url)?;
+        let (https, rest) = split_scheme(url)?;
         if rest.contains('@') {
             return Err("has a user in it; an endpoint is only `http://host:port`".into());
         }
         if rest.contains(['/', '?', '#']) {
             return Err("has more than a host and a port; an endpoint is only `http://host:port`".into());
         }
-        let authority =
-            parse_authority(rest, 80).ok_or("has no valid host and port; write one such as `http://127.0.0.1:3000`")?;
-        Ok(Endpoint { host: authority.host, port: authority.port, weight })
+        let authority = parse_authority(rest, if https { 443 } else { 80 })
+            .ok_or("has no valid host and port; write one such as `http://127.0.0.1:3000`")?;
+        Ok(Endpoint { host: authority.host, port: authority.port, https, weight })
     })
 }
 
-fn strip_scheme(url: &str) -> Result<&str, Wrong> {
+/// Says whether it is `https`.
+fn split_scheme(url: &str) -> Result<(bool, &str), Wrong> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     match scheme.to_ascii_lowercase().as_str() {
-        "http" => Ok(rest),
-        "https" => Err("has the scheme `https`, which is not supported yet; write `http://host:port`".into()),
+        "http" => Ok((false, rest)),
+        "https" => Ok((true, rest)),
         _ => Err("is no endpoint; write one such as `http://127.0.0.1:3000`".into()),
     }
 }

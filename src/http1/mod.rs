@@ -10,6 +10,7 @@ pub mod head;
 pub mod send;
 pub mod timer;
 pub mod trailer;
+pub mod websocket;
 
 pub use body::{Decoder, Progress};
 pub use framing::Framing;

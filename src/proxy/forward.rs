@@ -5,7 +5,7 @@ use super::policy::Route;
 use super::record::Record;
 use super::service::Gateway;
 use crate::http1::{Mode, encode};
-use crate::message::{Body, BodyError, Request, Response, Tunnel};
+use crate::message::{BodyError, Request, Response};
 use crate::respond::Failure;
 use crate::respond::failure::UpstreamFault;
 use crate::route::NormalPath;
@@ -37,22 +37,16 @@ pub async fn forward(
     let (sent, endpoint) = gateway.upstreams().send(&route.upstream, outgoing, route.response_timeout).await;
     record.forwarded(&request_id, endpoint);
     match sent {
-        Ok(Exchanged::Answer(mut head, mut body)) => {
+        Ok(Exchanged::Answer(mut head, body)) => {
             headers::strip_answer(&mut head.headers);
-            (response.status, response.headers) = (head.status, head.headers);
-            response.body = if body.is_end_stream() {
-                Body::Empty
-            } else {
-                body.whole().map_or_else(|| Body::Stream(Box::pin(body)), Body::from)
-            };
+            (response.status, response.headers, response.body) = (head.status, head.headers, body);
         }
-        Ok(Exchanged::Switched(mut head, connection)) => {
+        Ok(Exchanged::Switched(mut head, tunnel)) => {
             let protocol = head.headers.remove(http::header::UPGRADE);
             headers::strip_answer(&mut head.headers);
             head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
             (response.status, response.headers) = (head.status, head.headers);
-            let (upstream, read_ahead) = connection.into_parts();
-            response.tunnel = Some(Box::new(Tunnel { upstream, read_ahead, held: None }));
+            response.tunnel = Some(Box::new(tunnel));
         }
         Err(failed) => return Err(failure(route, endpoint, &failed)),
     }
@@ -62,7 +56,7 @@ pub async fn forward(
 fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing {
     // Let go of here: what holds the request's head keeps its connection's read buffer for as long as the answer takes.
     let request = std::mem::take(admitted.request);
-    let upgrade = (request.version == Version::HTTP_11 && request.body.is_end_stream())
+    let upgrade = (request.version != Version::HTTP_10 && request.body.is_end_stream())
         .then(|| headers::wanted_upgrade(&request))
         .flatten();
     let mut head = Vec::with_capacity(1024);
@@ -77,7 +71,7 @@ fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing
     headers::write_request(&mut head, &request, &hop);
     let mode = framing(&request, &mut head);
     encode::head_end(&mut head);
-    Outgoing { method: request.method, head, body: request.body, mode, upgrade: upgrade.is_some() }
+    Outgoing { method: request.method, head, body: request.body, mode, upgrade }
 }
 
 /// The authority of the target outranks `Host` (RFC 9112 §3.2.2).

@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::pool::Pool;
 use crate::http1::{Decoder, Progress, SendError, Sender};
-use crate::message::BodyError;
+use crate::message::{Body, BodyError};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::pin::Pin;
@@ -34,8 +34,17 @@ impl AnswerBody {
         body
     }
 
-    /// A body that is there whole, which is the common case, taken out of its stream; the connection is free at once.
-    pub fn whole(&mut self) -> Option<Bytes> {
+    /// As it is passed on: a body that is there whole, which is the common case, is taken out of its stream.
+    pub(super) fn into_body(mut self) -> Body {
+        if self.decoder.is_done() {
+            Body::Empty
+        } else {
+            self.whole().map_or_else(|| Body::Stream(Box::pin(self)), Body::from)
+        }
+    }
+
+    /// The connection is free at once.
+    fn whole(&mut self) -> Option<Bytes> {
         let connection = self.connection.as_mut()?;
         let length = usize::try_from(self.decoder.remaining()?).ok()?;
         if self.upload.is_some() || connection.input.len() < length {

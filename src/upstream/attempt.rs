@@ -1,51 +1,46 @@
 //! One attempt on one endpoint: a connection, kept or new, and the exchange on it.
 
 use super::connection::{Asked, Connection, ExchangeError, Exchanged};
+use super::http2;
 use super::pool::Pool;
 use super::send::{Failed, Outgoing, Upstreams};
+use super::stream::Stream;
 use super::{Endpoint, Upstream};
 use crate::clock;
 use crate::http1::Sender;
+use crate::http1::websocket::is_websocket;
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+/// An endpoint that vanished without a word is found out even where nothing is due from it: in a tunnel, or a stream of
+/// events. As at the clients' side.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+
+/// Why there is no answer; and the request, when the endpoint has not looked at it.
+type NoAnswer = (Failed, Option<Outgoing>);
+
 impl Upstreams {
-    /// One try. The request comes back when not an octet of it was sent.
+    /// One try. The request comes back when the endpoint has not looked at it.
     pub(super) async fn try_once(
         &self,
         upstream: &Upstream,
         endpoint: &Endpoint,
         request: Outgoing,
         response_timeout: Duration,
-    ) -> Result<Exchanged, (Failed, Option<Outgoing>)> {
+    ) -> Result<Exchanged, NoAnswer> {
         let pool = self.pool(endpoint, upstream.idle_timeout);
-        let connection = match pool.take() {
-            Some(connection) => connection,
-            None => match connect(endpoint, upstream.connect_timeout).await {
-                Ok(io) => {
-                    endpoint.connected(true);
-                    Connection::new(io)
-                }
-                Err(error) => {
-                    endpoint.connected(false);
-                    return Err((Failed::Unreachable(error), Some(request)));
-                }
-            },
-        };
-        let begun = clock::now();
-        let asked = Asked {
-            method: &request.method,
-            upgrade: request.upgrade,
-            begun: Instant::from_std(begun),
-            patience: response_timeout,
-        };
-        let sender = Sender::new(request.head, request.body, request.mode);
-        let exchanged = connection.exchange(sender, &asked, &pool).await;
-        upstream.duration.observe(clock::now().duration_since(begun));
-        exchanged.map_err(|error| (Failed::from(error), None))
+        let attempt = Attempt { upstream, endpoint, pool, patience: response_timeout };
+        // Boxed: what HTTP/1.1 needs is small, and each client's connection has room for it.
+        if endpoint.transport.http2 {
+            Box::pin(attempt.over_http2(request)).await
+        } else {
+            attempt.over_http1(request).await
+        }
     }
 
     fn pool(&self, endpoint: &Endpoint, idle_timeout: Duration) -> Rc<Pool> {
@@ -54,6 +49,76 @@ impl Upstreams {
             pools.resize_with(endpoint.slot + 1, || None);
         }
         pools[endpoint.slot].get_or_insert_with(|| Rc::new(Pool::new(idle_timeout))).clone()
+    }
+}
+
+struct Attempt<'a> {
+    upstream: &'a Upstream,
+    endpoint: &'a Endpoint,
+    pool: Rc<Pool>,
+    /// How long the answer's head is waited for.
+    patience: Duration,
+}
+
+impl Attempt<'_> {
+    async fn over_http1(&self, request: Outgoing) -> Result<Exchanged, NoAnswer> {
+        let connection = match self.pool.take() {
+            Some(connection) => connection,
+            None => match connect(self.endpoint, false, self.upstream.connect_timeout).await {
+                Ok(io) => {
+                    self.endpoint.connected(true);
+                    Connection::new(io)
+                }
+                Err(error) => {
+                    self.endpoint.connected(false);
+                    return Err((Failed::Unreachable(error), Some(request)));
+                }
+            },
+        };
+        let begun = clock::now();
+        let asked = Asked {
+            method: &request.method,
+            upgrade: request.upgrade.as_ref(),
+            begun: Instant::from_std(begun),
+            patience: self.patience,
+        };
+        let sender = Sender::new(request.head, request.body, request.mode);
+        let exchanged = connection.exchange(sender, &asked, &self.pool).await;
+        self.upstream.duration.observe(clock::now().duration_since(begun));
+        exchanged.map_err(|error| (Failed::from(error), None))
+    }
+
+    /// Another protocol than a WebSocket has no form in HTTP/2, and an endpoint may take none of those either: such a
+    /// request goes over a connection of its own, in HTTP/1.1.
+    async fn over_http2(&self, request: Outgoing) -> Result<Exchanged, NoAnswer> {
+        if request.upgrade.as_ref().is_some_and(|protocol| !is_websocket(protocol)) {
+            return self.over_http1(request).await;
+        }
+        let within = self.upstream.connect_timeout;
+        let opening = async {
+            let opened =
+                timeout(within, async { http2::open(connect(self.endpoint, true, within).await?).await }).await;
+            opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        };
+        let stream = match self.pool.http2.stream(opening).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.endpoint.connected(false);
+                return Err((Failed::Unreachable(error), Some(request)));
+            }
+        };
+        self.endpoint.connected(true);
+        if request.upgrade.is_some() && !stream.link.takes_websockets() {
+            drop(stream);
+            return self.over_http1(request).await;
+        }
+        let begun = clock::now();
+        let (method, upgrade) = (request.method.clone(), request.upgrade.clone());
+        let begun_at = Instant::from_std(begun);
+        let asked = Asked { method: &method, upgrade: upgrade.as_ref(), begun: begun_at, patience: self.patience };
+        let exchanged = http2::exchange(stream, request, &asked, self.endpoint).await;
+        self.upstream.duration.observe(clock::now().duration_since(begun));
+        exchanged
     }
 }
 
@@ -68,10 +133,17 @@ impl From<ExchangeError> for Failed {
     }
 }
 
-/// A name is looked up anew for each connection, so a changed DNS record is followed without a reload.
-async fn connect(endpoint: &Endpoint, within: Duration) -> io::Result<TcpStream> {
-    let connecting = TcpStream::connect((endpoint.host.as_str(), endpoint.port));
-    let io = timeout(within, connecting).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    io.set_nodelay(true)?;
-    Ok(io)
+/// A name is looked up anew for each connection, so a changed DNS record is followed without a reload. `http2`: over TLS,
+/// the endpoint must agree to it; without, it is known to speak it.
+async fn connect(endpoint: &Endpoint, http2: bool, within: Duration) -> io::Result<Stream> {
+    let connecting = async {
+        let io = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+        io.set_nodelay(true)?;
+        SockRef::from(&io).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY))?;
+        match &endpoint.transport.tls {
+            None => Ok(Stream::Tcp(io)),
+            Some(tls) => Box::pin(tls.connect(&endpoint.host, http2, io)).await,
+        }
+    };
+    timeout(within, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -4,10 +4,11 @@
 
 use super::answer::AnswerBody;
 use super::pool::Pool;
+use super::stream::Stream;
 use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
-use crate::message::BodyError;
-use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode};
+use crate::message::{Body, BodyError, Tunnel};
+use bytes::BytesMut;
+use http::{HeaderValue, Method, StatusCode};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -15,7 +16,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// An answer's head may not be larger; nginx's default is 8 KiB, and cookies have grown since.
@@ -25,7 +25,7 @@ pub(super) const READ: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) io: TcpStream,
+    pub(super) io: Stream,
     pub(super) input: BytesMut,
     timer: Timer,
     /// Taken from the pool: the endpoint may have closed it meanwhile.
@@ -47,16 +47,16 @@ pub enum ExchangeError {
 /// The head of an answer, and what follows it.
 #[derive(Debug)]
 pub enum Exchanged {
-    Answer(ResponseHead, AnswerBody),
-    /// 101: the connection is no longer HTTP.
-    Switched(ResponseHead, Connection),
+    Answer(ResponseHead, Body),
+    /// 101: what was asked for is spoken from here on.
+    Switched(ResponseHead, Tunnel),
 }
 
 /// What an answer depends on besides itself.
 pub struct Asked<'a> {
     pub method: &'a Method,
-    /// The request asked for an upgrade, so a 101 may be passed on.
-    pub upgrade: bool,
+    /// The protocol that the request asked to change to: a 101 to it may be passed on.
+    pub upgrade: Option<&'a HeaderValue>,
     pub begun: Instant,
     /// How long the answer's head is waited for, once the request is there.
     pub patience: Duration,
@@ -64,21 +64,15 @@ pub struct Asked<'a> {
 
 impl Connection {
     #[must_use]
-    pub fn new(io: TcpStream) -> Self {
+    pub fn new(io: Stream) -> Self {
         Self { io, input: BytesMut::new(), timer: Timer::default(), reused: false }
     }
 
-    /// The socket, and what was read from it and not used.
-    #[must_use]
-    pub fn into_parts(self) -> (TcpStream, Bytes) {
-        (self.io, self.input.freeze())
-    }
-
     /// Whether an idle connection can still be used: nothing has come, not even its end.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&mut self) -> bool {
         let mut octet = [0];
         self.input.is_empty()
-            && matches!(self.io.try_read(&mut octet), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            && matches!(self.io.read_now(&mut octet), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Sends a request and reads the head of the answer; what is left of the request goes on while the answer's body is read.
@@ -93,8 +87,8 @@ impl Connection {
         loop {
             let head = poll_fn(|cx| self.poll_head(&mut upload, cx)).await?;
             if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                let wanted = asked.upgrade && changes_to_websocket(&head);
-                return if wanted { Ok(Exchanged::Switched(head, self)) } else { Err(UNASKED) };
+                let wanted = asked.upgrade.is_some_and(|protocol| changes_to(protocol, &head));
+                return if wanted { Ok(Exchanged::Switched(head, self.into_tunnel())) } else { Err(UNASKED) };
             }
             if head.status.is_informational() {
                 continue; // 100 was answered by us; the others are hints that a proxy need not pass on
@@ -105,8 +99,12 @@ impl Connection {
                 framing != Framing::UntilClose && framing::keeps_alive(head.version, &head.headers) && !upload.sending;
             let upload = upload.sending.then_some(upload.request);
             let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
-            return Ok(Exchanged::Answer(head, body));
+            return Ok(Exchanged::Answer(head, body.into_body()));
         }
+    }
+
+    fn into_tunnel(self) -> Tunnel {
+        Tunnel { upstream: Box::new(self.io), read_ahead: self.input.freeze(), held: None }
     }
 
     fn poll_head(&mut self, upload: &mut Upload, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, ExchangeError>> {
@@ -135,7 +133,7 @@ impl Connection {
     /// The request could not be written to its end: takes an answer that may be there all the same.
     fn last_words(&mut self, error: io::Error) -> Result<ResponseHead, ExchangeError> {
         self.input.resize(READ, 0);
-        let length = self.io.try_read(&mut self.input).unwrap_or(0);
+        let length = self.io.read_now(&mut self.input).unwrap_or(0);
         self.input.truncate(length);
         match head::take_response(&mut self.input, MAX_HEAD) {
             Ok(Some(head)) => Ok(head),
@@ -168,7 +166,7 @@ struct Upload {
 impl Upload {
     /// Sends on. The endpoint's time runs while it takes nothing, and once it has all; how slowly the client may send is
     /// bounded where its body is read.
-    fn poll(&mut self, io: &mut TcpStream, cx: &mut Context<'_>) -> Result<(), SendError> {
+    fn poll(&mut self, io: &mut Stream, cx: &mut Context<'_>) -> Result<(), SendError> {
         if !self.sending {
             return Ok(());
         }
@@ -191,8 +189,8 @@ impl Upload {
 const UNASKED: ExchangeError = ExchangeError::Malformed("a 101 that nobody asked for");
 const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too large");
 
-/// The only protocol that is ever asked for; a 101 to another one is no answer to that.
-fn changes_to_websocket(head: &ResponseHead) -> bool {
+/// A 101 to another protocol than was asked for is no answer to that.
+fn changes_to(asked: &HeaderValue, head: &ResponseHead) -> bool {
     let protocol = head.headers.get(http::header::UPGRADE);
-    protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(asked.as_bytes()))
 }

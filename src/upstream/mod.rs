@@ -5,8 +5,11 @@ pub mod answer;
 mod attempt;
 pub mod balance;
 pub mod connection;
+mod http2;
 pub mod pool;
 pub mod send;
+pub mod stream;
+pub mod tls;
 
 pub use send::{Failed, Outgoing, Upstreams};
 
@@ -15,6 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tls::Tls;
 
 /// A named upstream as the policy in force has it; shared by all cores.
 #[derive(Debug)]
@@ -34,10 +38,27 @@ pub struct Endpoint {
     /// A name or an address, without brackets.
     pub host: String,
     pub port: u16,
+    pub transport: Transport,
     /// Where each core keeps its connections to it; see `Slots`.
     pub slot: usize,
     pub weight: u32,
     state: Arc<State>,
+}
+
+/// How an endpoint is spoken to.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+pub struct Transport {
+    /// Of an `https` endpoint.
+    pub tls: Option<Arc<Tls>>,
+    pub http2: bool,
+}
+
+/// Where an endpoint is, and how it is spoken to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+    pub transport: Transport,
 }
 
 /// What the last connection to an endpoint came to, for all cores.
@@ -63,16 +84,17 @@ impl Endpoint {
 /// Gives each endpoint its slot, the same one after every reload, so that its idle connections stay in use.
 #[derive(Debug, Default)]
 pub struct Slots {
-    known: HashMap<(String, u16, Duration), (usize, Arc<State>)>,
+    known: HashMap<(Address, Duration), (usize, Arc<State>)>,
 }
 
 impl Slots {
     /// The endpoint at this address. Another idle timeout is another slot: its connections are kept by other rules.
-    pub fn endpoint(&mut self, host: &str, port: u16, weight: u32, idle_timeout: Duration) -> Endpoint {
+    pub fn endpoint(&mut self, address: Address, weight: u32, idle_timeout: Duration) -> Endpoint {
         let free = self.known.len();
-        let known = self.known.entry((host.to_owned(), port, idle_timeout));
+        let known = self.known.entry((address.clone(), idle_timeout));
         let (slot, state) = known.or_insert_with(|| (free, Arc::default())).clone();
-        Endpoint { host: host.to_owned(), port, slot, weight, state }
+        let Address { host, port, transport } = address;
+        Endpoint { host, port, transport, slot, weight, state }
     }
 }
 

@@ -1,6 +1,7 @@
-//! One core's idle connections to one endpoint, the last used first.
+//! One core's connections to one endpoint: of HTTP/1.1 those that are idle, the last used first, and of HTTP/2 all.
 
 use super::connection::Connection;
+use super::http2::Links;
 use crate::clock;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -11,19 +12,20 @@ const MAX_IDLE: usize = 256;
 #[derive(Debug)]
 pub struct Pool {
     idle: RefCell<Vec<(Connection, Instant)>>,
+    pub(super) http2: Links,
     idle_timeout: Duration,
 }
 
 impl Pool {
     #[must_use]
     pub fn new(idle_timeout: Duration) -> Self {
-        Self { idle: RefCell::new(Vec::new()), idle_timeout }
+        Self { idle: RefCell::new(Vec::new()), http2: Links::default(), idle_timeout }
     }
 
     /// A connection that is still open and was used less than the idle timeout ago.
     pub fn take(&self) -> Option<Connection> {
         let (mut idle, now) = (self.idle.borrow_mut(), clock::now());
-        while let Some((connection, since)) = idle.pop() {
+        while let Some((mut connection, since)) = idle.pop() {
             if now.duration_since(since) < self.idle_timeout && connection.is_quiet() {
                 return Some(connection);
             }
@@ -42,15 +44,17 @@ impl Pool {
     /// Closes what has been idle for too long, or was closed by the endpoint; called every few seconds.
     pub fn sweep(&self) {
         let (now, limit) = (clock::now(), self.idle_timeout);
+        self.http2.sweep(limit);
         self.idle
             .borrow_mut()
-            .retain(|(connection, since)| now.duration_since(*since) < limit && connection.is_quiet());
+            .retain_mut(|(connection, since)| now.duration_since(*since) < limit && connection.is_quiet());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::stream::Stream;
     use tokio::net::{TcpListener, TcpStream};
 
     #[tokio::test]
@@ -60,7 +64,7 @@ mod tests {
             let io = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let _endpoint = listener.accept().await.unwrap();
             let pool = Pool::new(idle_timeout);
-            pool.put(Connection::new(io));
+            pool.put(Connection::new(Stream::Tcp(io)));
             assert_eq!(pool.take().is_some(), kept);
         }
     }

@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::{Endpoint, Upstream};
 use crate::http1::Mode;
 use crate::message::{Body, BodyError};
-use http::Method;
+use http::{HeaderValue, Method};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -26,7 +26,8 @@ pub struct Outgoing {
     pub head: Vec<u8>,
     pub body: Body,
     pub mode: Mode,
-    pub upgrade: bool,
+    /// The protocol that it asks to change to.
+    pub upgrade: Option<HeaderValue>,
 }
 
 /// Why there is no answer to pass on.
@@ -82,12 +83,12 @@ impl Outgoing {
             self.method,
             Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
         );
-        (idempotent && self.body.replayable() && !self.upgrade).then(|| Self {
+        (idempotent && self.body.replayable() && self.upgrade.is_none()).then(|| Self {
             method: self.method.clone(),
             head: self.head.clone(),
             body: self.body.replay(),
             mode: self.mode,
-            upgrade: false,
+            upgrade: None,
         })
     }
 }
