@@ -13,7 +13,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 /// How much of the requests behind the one in hand is read before their turn.
@@ -69,7 +69,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
         Poll::Pending
     }
 
-    /// The side to write to. It is taken for each write only: what is written may be read from this very socket, when an
+    /// The side to write to, and in a tunnel to read from. It is taken for each write only: what is written may be read from this very socket, when an
     /// answer is sent while its request still comes.
     pub fn writer(&self) -> Writer<'_, IO> {
         Writer(&self.io)
@@ -135,6 +135,12 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Socket<IO> {
 
 #[derive(Debug)]
 pub struct Writer<'s, IO>(&'s RefCell<IO>);
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Writer<'_, IO> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, buffer)
+    }
+}
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Writer<'_, IO> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {

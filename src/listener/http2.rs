@@ -4,14 +4,16 @@
 use super::drain::Drain;
 use super::spare;
 use super::streams::{Activity, AnswerStream, Open, State};
-use crate::http1::Timer;
+use super::tunnel;
+use crate::http1::{Timer, websocket};
 use crate::message::{Body, Request, Response};
 use crate::proxy::{Bounds, Gateway, Peer};
 use crate::respond::Failure;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
+use hyper::ext::Protocol;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -49,11 +51,14 @@ where
 {
     let activity = Activity::new();
     let (bounds, counted) = (peer.bounds.clone(), activity.clone());
-    let service = service_fn(move |request: http::Request<Incoming>| {
+    let relayed = drain.clone();
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
         let (gateway, peer, open) = (gateway.clone(), peer.clone(), Open::new(&counted));
+        let drain = relayed.clone();
         async move {
             let head_only = request.method() == Method::HEAD;
-            let response = match translate(request, &open, &peer.bounds) {
+            let upgrade = hyper::upgrade::on(&mut request);
+            let mut response = match translate(request, &open, &peer.bounds) {
                 Ok(mut request) => {
                     let mut response = Response::default();
                     gateway.serve(&peer, &mut request, &mut response).await;
@@ -66,6 +71,10 @@ where
                     Response::new(parts.status, parts.headers, Body::from(body))
                 }
             };
+            if let Some(tunnel) = response.tunnel.take() {
+                tokio::task::spawn_local(tunnel::run_stream(upgrade, *tunnel, drain, open.again()));
+                return Ok(opened(response, open));
+            }
             Ok::<_, Infallible>(answer(response, head_only, open))
         }
     });
@@ -110,6 +119,7 @@ fn builder(bounds: &Bounds) -> http2::Builder<Local> {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(MAX_SEND_BUFFER)
         .max_header_list_size(u32::try_from(bounds.max_header_bytes).unwrap_or(u32::MAX))
+        .enable_connect_protocol()
         .max_pending_accept_reset_streams(MAX_EARLY_RESETS)
         .max_local_error_reset_streams(MAX_FAULTS)
         .keep_alive_interval(PING_EVERY)
@@ -120,7 +130,7 @@ fn builder(bounds: &Bounds) -> http2::Builder<Local> {
 fn translate(request: http::Request<Incoming>, open: &Open, bounds: &Bounds) -> Result<Request, &'static str> {
     let (mut parts, incoming) = request.into_parts();
     if parts.method == Method::CONNECT {
-        return Err("CONNECT is not served");
+        as_upgrade(&mut parts)?;
     }
     join_cookies(&mut parts.headers);
     let authority = parts.uri.authority().map(|authority| Bytes::copy_from_slice(authority.as_str().as_bytes()));
@@ -144,6 +154,33 @@ fn translate(request: http::Request<Incoming>, open: &Open, bounds: &Bounds) -> 
         headers: parts.headers,
         body,
     })
+}
+
+/// An extended CONNECT (RFC 8441) is from here on what it would be over HTTP/1.1: limits, routes and upstreams see no
+/// difference. No client can send these fields over HTTP/2 itself.
+fn as_upgrade(parts: &mut http::request::Parts) -> Result<(), &'static str> {
+    match parts.extensions.get::<Protocol>() {
+        None => return Err("CONNECT is not served"),
+        Some(protocol) if !protocol.as_str().eq_ignore_ascii_case(websocket::PROTOCOL) => {
+            return Err("no other protocol than a WebSocket is connected to");
+        }
+        Some(_) => {}
+    }
+    parts.method = Method::GET;
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    parts.headers.insert(UPGRADE, HeaderValue::from_static(websocket::PROTOCOL));
+    let key = websocket::key().ok_or("no key")?;
+    parts.headers.insert(websocket::KEY, key);
+    Ok(())
+}
+
+/// RFC 8441 §5: the stream is open with a 200, and without what only HTTP/1.1 says.
+fn opened(response: Response, open: Open) -> http::Response<AnswerStream> {
+    let mut response = Response { status: StatusCode::OK, ..response };
+    for name in [CONNECTION, UPGRADE, CONTENT_LENGTH, websocket::ACCEPT] {
+        response.headers.remove(name);
+    }
+    answer(response, false, open)
 }
 
 /// One host, told once or twice the same (RFC 9113 §8.3.1).

@@ -88,6 +88,12 @@ impl Open {
         }
     }
 
+    /// The same stream once more: what it opened goes on when it has been answered.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self::new(&self.activity)
+    }
+
     /// The answer's body; the stream stays open as long as it.
     #[must_use]
     pub fn answer_body(self, body: Body) -> AnswerStream {

@@ -24,7 +24,7 @@ pub struct Hop<'a> {
     /// As the client named it; what `Host` will say.
     pub host: &'a [u8],
     pub request_id: &'a str,
-    /// Of a request to leave HTTP behind: `websocket`.
+    /// Of a request to leave HTTP behind: what for.
     pub upgrade: Option<&'a HeaderValue>,
 }
 
@@ -134,15 +134,20 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// The protocol a request wants to change to, if it is one that is passed on. `h2c` is not: behind our back the upstream
-/// would take further requests past every limit.
+/// The protocol a request wants to change to, if it is one and is passed on. HTTP itself is not, whatever its version and
+/// its wrapping: behind our back the upstream would take further requests past every limit.
 pub fn wanted_upgrade(request: &Request) -> Option<HeaderValue> {
     if !request.names.may_have(&UPGRADE) {
         return None;
     }
     let asked = lists(&request.headers, &CONNECTION, "upgrade");
     let protocol = request.headers.get(UPGRADE).filter(|_| asked)?;
-    protocol.as_bytes().eq_ignore_ascii_case(b"websocket").then(|| protocol.clone())
+    let mut others = request.headers.get_all(UPGRADE).iter().skip(1);
+    let name = protocol.as_bytes().to_ascii_lowercase();
+    let is_token = !name.is_empty()
+        && name.iter().all(|octet| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~/".contains(octet));
+    let is_http = [&b"h2"[..], b"h3", b"http", b"tls"].iter().any(|start| name.starts_with(start));
+    (is_token && !is_http && others.next().is_none()).then(|| protocol.clone())
 }
 
 /// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
@@ -231,10 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_websocket_that_is_asked_for_is_an_upgrade() {
+    fn one_protocol_that_is_asked_for_and_is_not_http_is_an_upgrade() {
         assert!(wanted_upgrade(&fields(&[("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")])).is_some());
         assert!(wanted_upgrade(&fields(&[("upgrade", "websocket")])).is_none());
-        assert!(wanted_upgrade(&fields(&[("connection", "upgrade"), ("upgrade", "h2c")])).is_none());
+        assert!(wanted_upgrade(&fields(&[("connection", "upgrade"), ("upgrade", "IRC/6.9")])).is_some());
+        for protocol in ["h2c", "H2C", "HTTP/2.0", "TLS/1.0", "websocket, h2c", "h3", "", "web socket"] {
+            assert!(
+                wanted_upgrade(&fields(&[("connection", "upgrade"), ("upgrade", protocol)])).is_none(),
+                "{protocol}"
+            );
+        }
+        let twice = [("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")];
+        assert!(wanted_upgrade(&fields(&twice)).is_none());
     }
 
     #[test]
