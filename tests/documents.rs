@@ -146,8 +146,6 @@ fn what_is_said_not_to_be_supported_yet_is_refused_in_these_words() {
     let unsupported = [
         ("[[listeners]]", "[[listeners]]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }"),
         ("[[listeners]]", "[[listeners]]\nproxy_protocol = true"),
-        ("\"http://127.0.0.1:3000\"", "\"https://127.0.0.1:3000\""),
-        ("[upstreams.api]", "[upstreams.api]\nhttp2 = true"),
         ("[upstreams.api]", "[upstreams.api]\nhealth = { path = \"/healthz\" }"),
         ("[upstreams.api]", "[upstreams.api]\nbalance = \"least_requests\""),
         ("\"100/1m\"", "\"100/day\", algorithm = \"fixed_window\""),

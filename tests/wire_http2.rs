@@ -102,15 +102,12 @@ fn what_breaks_the_field_rules_never_becomes_a_request() {
         // Two hosts.
         with(&[("host", "other.test")]),
         with(&[("host", "h.test"), ("host", "h.test")]),
-        // CONNECT, plain and extended.
+        // CONNECT, plain and extended to another protocol than a WebSocket, or with a body that no tunnel has.
         vec![(":method", "CONNECT"), (":authority", "h.test:443")],
-        vec![
-            (":method", "CONNECT"),
-            (":protocol", "websocket"),
-            (":scheme", "http"),
-            (":path", "/a"),
-            (":authority", "h.test"),
-        ],
+        connect("h2c", &[]),
+        connect("connect-udp", &[]),
+        connect("websocket", &[("content-length", "5")]),
+        connect("websocket", &[("upgrade", "h2c")]),
         // A length that the stream's end belies.
         with(&[("content-length", "5")]),
         with(&[("content-length", "-1")]),

@@ -6,11 +6,16 @@ use super::problem::{Cursor, Place, Problem, Problems, suggestion};
 use super::text::{Text, expand, masked, one_line};
 use crate::units;
 use std::cell::RefCell;
+use std::fs::File;
+use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+/// Of a file that the configuration names; certificates of a whole system are some 200 KiB.
+const NAMED_FILE_BYTES_MAX: u64 = 16 << 20;
 
 pub const NOT_SUPPORTED: &str = "not supported yet; leave it out";
 
@@ -231,8 +236,10 @@ impl<'a> Value<'a> {
     /// The content of the file that is named.
     pub fn file(&self) -> Option<Vec<u8>> {
         let text = self.text()?;
-        match std::fs::read(self.source.folder.join(&text.expanded)) {
-            Ok(content) => Some(content),
+        let mut content = Vec::new();
+        let opened = File::open(self.source.folder.join(&text.expanded));
+        match opened.and_then(|file| file.take(NAMED_FILE_BYTES_MAX).read_to_end(&mut content)) {
+            Ok(_) => Some(content),
             Err(error) => {
                 text.problem(&format!("cannot be read: {error}; name a file, from this file's folder if not from `/`"));
                 None

@@ -90,10 +90,12 @@ fn endpoint(value: &Value<'_>, weight: u32) -> Option<Endpoint> {
     value.text()?.parsed(|url| {
         let (https, rest) = split_scheme(url)?;
         if rest.contains('@') {
-            return Err("has a user in it; an endpoint is only `http://host:port`".into());
+            return Err("has a user in it; an endpoint is only `http://host:port` or `https://host:port`".into());
         }
         if rest.contains(['/', '?', '#']) {
-            return Err("has more than a host and a port; an endpoint is only `http://host:port`".into());
+            return Err(
+                "has more than a host and a port; an endpoint is only `http://host:port` or `https://host:port`".into(),
+            );
         }
         let authority = parse_authority(rest, if https { 443 } else { 80 })
             .ok_or("has no valid host and port; write one such as `http://127.0.0.1:3000`")?;
@@ -107,6 +109,6 @@ fn split_scheme(url: &str) -> Result<(bool, &str), Wrong> {
     match scheme.to_ascii_lowercase().as_str() {
         "http" => Ok((false, rest)),
         "https" => Ok((true, rest)),
-        _ => Err("is no endpoint; write one such as `http://127.0.0.1:3000`".into()),
+        _ => Err("is no endpoint; write one such as `http://127.0.0.1:3000` or `https://10.0.0.1`".into()),
     }
 }

@@ -10,6 +10,7 @@ pub mod frames;
 pub mod gateway;
 pub mod link;
 pub mod log;
+pub mod origin;
 pub mod ports;
 pub mod redis;
 pub mod store;
