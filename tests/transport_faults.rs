@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use support::certificates::Authority;
 use support::client::{Connection, request};
-use support::frames::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS};
+use support::frames::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, OK, PING, RST_STREAM, SETTINGS};
 use support::gateway::{Gateway, Setup};
 use support::origin::{Origin, Speaks, Ways};
 use support::wait::eventually;
@@ -71,10 +71,11 @@ fn serve(mut io: TcpStream, turns: &Mutex<Vec<Met>>, bodies: &Mutex<Vec<Vec<u8>>
         let met = if turns.is_empty() { Met::Answered } else { turns.remove(0) };
         let body = std::mem::take(&mut body);
         match met {
-            // `:status: 200` of HPACK's static table.
             Met::Answered => {
                 bodies.lock().unwrap().push(body);
-                write(&mut io, HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])?;
+                // Hints first, as a literal of HPACK: `:status: 103`. They are not passed on.
+                write(&mut io, HEADERS, END_HEADERS, stream, &[8, 3, b'1', b'0', b'3'])?;
+                write(&mut io, HEADERS, END_HEADERS | END_STREAM, stream, &[OK])?;
             }
             Met::Reset(code) => write(&mut io, RST_STREAM, 0, stream, &code.to_be_bytes())?,
             Met::Gone => write(&mut io, GOAWAY, 0, 0, &[0; 8])?,
@@ -187,6 +188,8 @@ fn a_name_of_its_own_is_asked_for_and_no_verification_is_warned_of() {
         );
         let gateway = Setup::new(table).start();
         assert_eq!(gateway.get("/a").status, 200, "{tls}");
+        // The access line of the request comes behind what was said at the load.
+        eventually("the request is told", || gateway.log().contains(" access "));
         assert_eq!(gateway.log().contains("tls.verify is false"), warned, "{tls}");
     }
 }

@@ -25,6 +25,11 @@ fn start(listener: &str) -> (Upstream, Gateway) {
 
 const GET: [(&str, &str); 4] = [(":method", "GET"), (":scheme", "http"), (":path", "/a"), (":authority", "h.test")];
 
+fn connect<'f>(protocol: &'f str, more: Fields<'f>) -> Vec<(&'f str, &'f str)> {
+    let target = [(":scheme", "http"), (":path", "/a"), (":authority", "h.test")];
+    [&[(":method", "CONNECT"), (":protocol", protocol)], &target[..], more].concat()
+}
+
 fn with<'f>(more: Fields<'f>) -> Vec<(&'f str, &'f str)> {
     [&GET[..], more].concat()
 }

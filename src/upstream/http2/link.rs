@@ -56,13 +56,15 @@ pub async fn open(io: Stream) -> io::Result<Link> {
         .handshake::<_, Bytes>(io)
         .await
         .map_err(|error| failed(&error))?;
-    let mut pings = connection.ping_pong().ok_or_else(|| io::Error::other("HTTP/2: no pings"))?;
+    let mut pings = connection.ping_pong().ok_or_else(|| failed(&"no pings"))?;
     tokio::select! {
-        ended = &mut connection => return Err(ended.err().map_or_else(|| io::ErrorKind::UnexpectedEof.into(), |error| failed(&error))),
+        ended = &mut connection => {
+            return Err(ended.map_or_else(|error| failed(&error), |()| failed(&"the endpoint closed before it spoke")));
+        }
         pong = pings.ping(Ping::opaque()) => pong.map_err(|error| failed(&error))?,
     };
     if sender.current_max_send_streams() == 0 {
-        return Err(io::Error::other("HTTP/2: the endpoint takes no streams"));
+        return Err(failed(&"the endpoint takes no streams"));
     }
     let now = clock::now();
     let health = Rc::new(Health { streams: Cell::new(0), used: Cell::new(now), heard: Cell::new(now) });
@@ -70,7 +72,7 @@ pub async fn open(io: Stream) -> io::Result<Link> {
     Ok(Link { sender: RefCell::new(sender), https, health, retired: Cell::new(false) })
 }
 
-fn failed(error: &h2::Error) -> io::Error {
+fn failed(error: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!("HTTP/2: {error}"))
 }
 
