@@ -19,7 +19,7 @@ pub struct Pool {
 impl Pool {
     #[must_use]
     pub fn new(idle_timeout: Duration) -> Self {
-        Self { idle: RefCell::new(Vec::new()), http2: Links::default(), idle_timeout }
+        Self { idle: RefCell::new(Vec::new()), http2: Links::new(idle_timeout), idle_timeout }
     }
 
     /// A connection that is still open and was used less than the idle timeout ago.
@@ -44,7 +44,7 @@ impl Pool {
     /// Closes what has been idle for too long, or was closed by the endpoint; called every few seconds.
     pub fn sweep(&self) {
         let (now, limit) = (clock::now(), self.idle_timeout);
-        self.http2.sweep(limit);
+        self.http2.sweep();
         self.idle
             .borrow_mut()
             .retain_mut(|(connection, since)| now.duration_since(*since) < limit && connection.is_quiet());

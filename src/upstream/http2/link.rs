@@ -19,6 +19,9 @@ const MAX_STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS;
 const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Frames that wait are charged up to 256 octets each, and more than this ends the connection. With `h2`'s half a window
+/// three slow readers of tiny events would end it for all; this is enough for a hundred of them, at 64 octets an event.
+const SMALL_FRAMES_BUDGET: usize = 4 * CONNECTION_WINDOW as usize;
 /// As of HTTP/1.1.
 const MAX_HEAD: u32 = 64 * 1024;
 /// An endpoint that has said nothing for so long is asked whether it is there. gRPC's servers close a connection on which
@@ -51,6 +54,7 @@ pub async fn open(io: Stream) -> io::Result<Link> {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(MAX_SEND_BUFFER)
+        .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_header_list_size(MAX_HEAD)
         .enable_push(false)
         .handshake::<_, Bytes>(io)

@@ -22,16 +22,22 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// One core's HTTP/2 connections to one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Links {
     links: RefCell<Vec<Rc<Link>>>,
     /// Whoever finds no room opens a connection, and those that come meanwhile wait for that one.
     opening: Mutex<()>,
     failures: Cell<u64>,
     last_failure: RefCell<String>,
+    idle_timeout: Duration,
 }
 
 impl Links {
+    pub(super) fn new(idle_timeout: Duration) -> Self {
+        let (links, opening) = (RefCell::default(), Mutex::default());
+        Self { links, opening, failures: Cell::default(), last_failure: RefCell::default(), idle_timeout }
+    }
+
     /// A stream on a connection that has room for it, opened if there is none.
     pub(super) async fn stream(&self, open: impl Future<Output = io::Result<Link>>) -> io::Result<Open> {
         if let Some(stream) = self.free() {
@@ -61,14 +67,14 @@ impl Links {
 
     /// The first that has room, so that those at the end can become idle.
     fn free(&self) -> Option<Open> {
-        let mut links = self.links.borrow_mut();
-        links.retain(|link| link.is_usable());
+        self.sweep();
+        let links = self.links.borrow();
         links.iter().find(|link| link.has_room()).cloned().map(Open::new)
     }
 
-    /// Closes what has been idle for too long; called every few seconds.
-    pub(super) fn sweep(&self, idle_timeout: Duration) {
+    /// Closes what has been idle for too long, and lets go of what has ended.
+    pub(super) fn sweep(&self) {
         let now = clock::now();
-        self.links.borrow_mut().retain(|link| link.is_usable() && !link.is_idle(now, idle_timeout));
+        self.links.borrow_mut().retain(|link| link.is_usable() && !link.is_idle(now, self.idle_timeout));
     }
 }
