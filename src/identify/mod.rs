@@ -6,6 +6,7 @@
 
 mod digest;
 mod fields;
+pub mod rendezvous;
 mod source;
 mod target;
 

@@ -1,11 +1,10 @@
 //! Which node holds a key: rendezvous hashing by node name.
 //!
 //! Every gateway works it out alone and all agree, whatever the order or the addresses of the nodes; a node that is added
-//! takes its share from each of the others, and no other key moves. The hash is part of the contract between versions:
-//! changing it moves every counter.
+//! takes its share from each of the others, and no other key moves.
 
+use crate::identify::rendezvous;
 use crate::store::CounterKey;
-use siphasher::sip::SipHasher13;
 
 /// The nodes by the hash of their names; an index here is an index into the settings' list.
 #[derive(Clone, PartialEq, Debug)]
@@ -15,8 +14,7 @@ pub(super) struct Ring {
 
 impl Ring {
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let hash = |name: &str| SipHasher13::new().hash(name.as_bytes());
-        Self { names: names.into_iter().map(|name| (hash(name), name.to_owned())).collect() }
+        Self { names: names.into_iter().map(|name| (rendezvous::hash(name), name.to_owned())).collect() }
     }
 
     /// The node with the highest score for the key. Equal scores (one in 2^64) go to the greater name, so that the order of
@@ -25,32 +23,17 @@ impl Ring {
         if self.names.len() == 1 {
             return 0;
         }
-        let folded = fold(key);
+        let folded = rendezvous::fold(key.0);
         let mut best = 0;
         let mut best_score = 0;
         for (index, (hash, name)) in self.names.iter().enumerate() {
-            let this = mix(hash ^ folded);
+            let this = rendezvous::score(*hash, folded);
             if index == 0 || this > best_score || (this == best_score && *name > self.names[best].1) {
                 (best, best_score) = (index, this);
             }
         }
         best
     }
-}
-
-/// Both halves of the digest count, and neither alone decides.
-fn fold(key: CounterKey) -> u64 {
-    #[allow(clippy::cast_possible_truncation, reason = "the two halves of a 128-bit digest")]
-    let (high, low) = ((key.0 >> 64) as u64, key.0 as u64);
-    low ^ mix(high)
-}
-
-/// The finaliser of `SplitMix64`: every bit of the input reaches every bit of the output.
-fn mix(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]
