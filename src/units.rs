@@ -95,6 +95,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, Wrong> {
     duration.filter(|length| *length <= PERIOD_MAX).ok_or("is longer than ten years; write at most `3650d`".into())
 }
 
+/// `20%`: whole percents, 0 to 100.
+pub fn parse_percent(text: &str) -> Result<u64, Wrong> {
+    let wrong = "is no part of a whole; write whole percents such as `20%`, from `0%` to `100%`";
+    let number = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    number.and_then(|digits| digits.parse().ok()).filter(|percent| *percent <= 100).ok_or_else(|| wrong.into())
+}
+
 /// A whole number and a unit: `64KiB`, `10MB`.
 pub fn parse_size(text: &str) -> Result<u64, Wrong> {
     let (number, unit) = split_number(text);

@@ -2,8 +2,8 @@
 
 use staunch::algorithm::Algorithm;
 use staunch::telemetry::metrics::{
-    self, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, RouteMetrics, ShardMetrics, Source, StoreErrorKind,
-    Verdict,
+    self, EndpointMetrics, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, Retry, RetryMetrics, RouteMetrics,
+    ShardMetrics, Source, StoreErrorKind, Verdict,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -78,6 +78,8 @@ fn metrics_of_the_program() -> BTreeMap<String, BTreeSet<String>> {
     shard.clock_skew(0.0);
     ListenerMetrics::new("l").active.set(1);
     metrics::upstream_duration("u").observe(Duration::from_millis(100));
+    EndpointMetrics::new("u", "e").up(true);
+    RetryMetrics::new("u").count(Retry::Sent);
     metrics::decision_durations()[0].observe(Duration::from_millis(100));
     metrics::reloaded(Reload::Ok);
     metrics::build("v", "c");
@@ -146,8 +148,6 @@ fn what_is_said_not_to_be_supported_yet_is_refused_in_these_words() {
     let unsupported = [
         ("[[listeners]]", "[[listeners]]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }"),
         ("[[listeners]]", "[[listeners]]\nproxy_protocol = true"),
-        ("[upstreams.api]", "[upstreams.api]\nhealth = { path = \"/healthz\" }"),
-        ("[upstreams.api]", "[upstreams.api]\nbalance = \"least_requests\""),
         ("\"100/1m\"", "\"100/day\", algorithm = \"fixed_window\""),
         ("\"100/1m\"", "\"20\", algorithm = \"concurrency\""),
         ("\"100/1m\"", "\"100/1m\", on_exceed = { slow_down = { delay = \"500ms\" } }"),

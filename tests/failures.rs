@@ -20,6 +20,8 @@ fn failures() -> Vec<(Failure, u16)> {
         (Failure::UpstreamFailed(UpstreamFault::Malformed), 502),
         (Failure::StoreClosed { retry_after: Duration::ZERO }, 503),
         (Failure::StoreClosed { retry_after: Duration::from_millis(1500) }, 503),
+        (Failure::NoHealthyUpstream { retry_after: Duration::from_secs(5) }, 503),
+        (Failure::UpstreamFull, 503),
         (Failure::UpstreamTimedOut, 504),
     ]
 }

@@ -52,7 +52,9 @@ fn write(out: &mut String, status: &Status, readiness: &Readiness) -> fmt::Resul
         store.backend, store.memory_keys, store.gateways
     )?;
     table(out, "Shards", &["Shard", "State", "Degraded", "#Clock ahead, ms", "Last error"], shards(status))?;
-    table(out, "Upstreams", &["Upstream", "Endpoint", "State", "#Weight"], endpoints(status))?;
+    let columns =
+        ["Upstream", "Endpoint", "State", "Since", "#Weight", "#Connections", "#Requests under way", "Last error"];
+    table(out, "Upstreams", &columns, endpoints(status))?;
     let columns =
         ["Policy", "Limit", "Quota", "Algorithm", "Mode", "#Allowed", "#Limited", "#Shadow", "#Exempt", "#Skipped"];
     table(out, "Limits", &columns, limits(status))?;
@@ -93,8 +95,18 @@ fn shards(status: &Status) -> Rows {
 
 fn endpoints(status: &Status) -> Rows {
     let of = |upstream: &Upstream| {
-        let row =
-            |e: &Endpoint| vec![upstream.name.clone(), e.address.clone(), e.state.to_owned(), e.weight.to_string()];
+        let row = |e: &Endpoint| {
+            vec![
+                upstream.name.clone(),
+                e.address.clone(),
+                e.state.to_owned(),
+                e.since.clone(),
+                e.weight.to_string(),
+                e.connections.to_string(),
+                e.requests.map(|requests| requests.to_string()).unwrap_or_default(),
+                e.last_error.clone().unwrap_or_default(),
+            ]
+        };
         upstream.endpoints.iter().map(row).collect::<Rows>()
     };
     status.upstreams.iter().flat_map(of).collect()

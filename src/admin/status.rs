@@ -85,9 +85,19 @@ pub struct Upstream {
 #[derive(Clone, Debug, Serialize)]
 pub struct Endpoint {
     pub address: String,
-    /// `up` or `down`.
+    /// What its name was last resolved to, or its own address; empty until the name is known.
+    pub resolved: Vec<String>,
+    /// `healthy`, `unhealthy` (its health checks fail) or `ejected` (requests failed on it).
     pub state: &'static str,
+    /// When that began, RFC 3339.
+    pub since: String,
     pub weight: u32,
+    /// Open connections, idle ones included.
+    pub connections: u64,
+    /// Requests under way; `null` where they are not counted (neither `least_requests` nor `max_connections`).
+    pub requests: Option<usize>,
+    /// Why a request or a health check failed last, until one goes well again.
+    pub last_error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]

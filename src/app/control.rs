@@ -14,6 +14,7 @@ use crate::store::{CounterKey, StoreError};
 use crate::telemetry::timestamp;
 use crate::telemetry::top::{Refused, Top};
 use crate::units::{Secret, rate_text};
+use crate::upstream::state::Condition;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -189,16 +190,29 @@ fn store(state: &State) -> Store {
 }
 
 fn upstreams(state: &State) -> Vec<Upstream> {
-    let endpoint = |endpoint: &crate::upstream::Endpoint| Endpoint {
-        address: endpoint.to_string(),
-        state: if endpoint.is_reachable() { "up" } else { "down" },
-        weight: endpoint.weight,
-    };
     let upstream = |upstream: &Arc<crate::upstream::Upstream>| Upstream {
         name: upstream.name.clone(),
-        endpoints: upstream.endpoints.iter().map(endpoint).collect(),
+        endpoints: upstream.endpoints.iter().map(|endpoint| endpoint_status(upstream, endpoint)).collect(),
     };
     state.compiled.upstreams.iter().map(upstream).collect()
+}
+
+fn endpoint_status(upstream: &crate::upstream::Upstream, endpoint: &crate::upstream::Endpoint) -> Endpoint {
+    let view = endpoint.state.view();
+    Endpoint {
+        address: endpoint.to_string(),
+        resolved: endpoint.place.addresses().iter().map(ToString::to_string).collect(),
+        state: match view.condition {
+            Condition::Healthy => "healthy",
+            Condition::Unhealthy => "unhealthy",
+            Condition::Ejected => "ejected",
+        },
+        since: timestamp::text(view.since_us),
+        weight: endpoint.weight,
+        connections: endpoint.state.metrics.connections(),
+        requests: upstream.counts_requests().then_some(view.in_flight),
+        last_error: view.last_error,
+    }
 }
 
 fn limit_status(limit: &Limit) -> LimitStatus {

@@ -3,6 +3,7 @@
 //! It runs on the control thread, with the admin listener and what tends the store; requests are the cores' alone.
 
 mod control;
+mod endpoints;
 mod listeners;
 mod store;
 
@@ -16,6 +17,7 @@ use crate::limit::hot::Hot;
 use crate::runtime::{Core, Policy};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{self, Reload};
+use endpoints::Endpoints;
 use listeners::Listeners;
 use std::cell::RefCell;
 use std::io;
@@ -87,6 +89,7 @@ struct State {
     /// In front of the store.
     hot: Option<Arc<Hot>>,
     listeners: Listeners,
+    endpoints: Endpoints,
     /// Of the file in force.
     hash: String,
     /// Of the file that was tried last; the same bytes are not tried again unless somebody asks.
@@ -134,6 +137,7 @@ impl App {
         let bound = listeners.bind_new(&config, cores).map_err(StartError::Run)?;
         let store = Tended::new(&config.store);
         let hot = store::cache(&config);
+        endpoints::find(&compiled).await;
         let policy = Policy { snapshot: compiled.snapshot.clone(), store: store.counters().clone(), hot: hot.clone() };
         let cores =
             start_cores(cores, &policy).map_err(|error| StartError::Run(format!("cannot start a core: {error}")))?;
@@ -150,6 +154,7 @@ impl App {
                 store,
                 hot,
                 listeners,
+                endpoints: Endpoints::default(),
                 tried: hash.clone(),
                 hash,
                 loaded_at_us: clock::wall_us(),
@@ -157,6 +162,7 @@ impl App {
             }),
             reloading: tokio::sync::Mutex::default(),
         });
+        app.take_up_endpoints();
         bound.serve(&app).await;
         metrics::loaded();
         app.lifecycle.serving();
@@ -165,7 +171,8 @@ impl App {
         Ok(app)
     }
 
-    /// Sweeps expired counters out of memory for ever, and tells of those that were forgotten for want of room.
+    /// Does for ever what comes round each second: sweeps expired counters out of memory, tells of those that were forgotten
+    /// for want of room, and lets the upstreams know that time has passed.
     pub async fn tend(&self) {
         let (mut evicted, mut said, mut say_at) = (0, 0, clock::now());
         loop {
@@ -173,6 +180,7 @@ impl App {
             let memory = self.state.borrow().store.counters().memory().clone();
             memory.sweep(clock::now_us(), SWEEP_BUDGET);
             store::sweep(self.state.borrow().hot.as_ref());
+            self.state.borrow().compiled.upstreams.iter().for_each(|upstream| upstream.tick());
             let before = std::mem::replace(&mut evicted, memory.evicted_live());
             metrics::keys_in_memory(memory.len(), evicted - before);
             if evicted > said && clock::now() >= say_at {
@@ -233,6 +241,7 @@ impl App {
             let mut state = self.state.borrow_mut();
             (state.compiler.compile(&config)?, state.listeners.bind_new(&config, self.cores.len())?)
         };
+        endpoints::find(&compiled).await;
         // Leases go back before the change: they were taken under the limits and the shards of before.
         self.release().await;
         let policy = {
@@ -254,8 +263,15 @@ impl App {
         for core in &self.cores {
             core.replace(policy.clone()).await;
         }
+        self.take_up_endpoints();
         bound.serve(self).await;
         Ok(())
+    }
+
+    fn take_up_endpoints(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.compiler.retain(&state.compiled);
+        state.endpoints.take_up(&state.compiled);
     }
 
     async fn release(&self) {

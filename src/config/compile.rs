@@ -1,4 +1,4 @@
-//! From the checked configuration to the policy in force. What must outlive a reload (connection slots, metric handles) is
+//! From the checked configuration to the policy in force. What must outlive a reload (connection slots, endpoints' states, metric handles) is
 //! handed out from here, the same to each configuration that asks for it by the same name.
 
 use super::model::{self, Config};
@@ -9,9 +9,10 @@ use crate::proxy::{Bounds, Route, Snapshot};
 use crate::respond::{self, RefusalBody, Reset, Style};
 use crate::route::Table;
 use crate::telemetry::access::Requests;
-use crate::telemetry::metrics::{self, LimitMetrics, RouteMetrics};
+use crate::telemetry::metrics::{self, LimitMetrics, RetryMetrics, RouteMetrics};
 use crate::upstream::balance::Rotation;
-use crate::upstream::{Address, Slots, Transport, Upstream};
+use crate::upstream::endpoint::{Transport, Wanted};
+use crate::upstream::{Registry, Upstream};
 use http::HeaderValue;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const STALL: Duration = Duration::from_secs(60);
 /// What configurations have in common over the life of the process.
 #[derive(Debug, Default)]
 pub struct Compiler {
-    slots: Slots,
+    endpoints: Registry,
     limit_metrics: HashMap<(String, String), Arc<LimitMetrics>>,
     route_metrics: HashMap<String, Arc<RouteMetrics>>,
 }
@@ -65,19 +66,39 @@ impl Compiler {
         let weights: Vec<u32> = upstream.endpoints.iter().map(|endpoint| endpoint.weight).collect();
         let endpoints = upstream.endpoints.iter().map(|endpoint| {
             let tls = upstream.tls.clone().filter(|_| endpoint.https);
-            let transport = Transport { tls, http2: upstream.http2 };
-            let address = Address { host: endpoint.host.clone(), port: endpoint.port, transport };
-            self.slots.endpoint(address, endpoint.weight, upstream.idle_timeout)
+            self.endpoints.endpoint(&Wanted {
+                upstream: &upstream.name,
+                host: &endpoint.host,
+                port: endpoint.port,
+                transport: &Transport { tls, http2: upstream.http2 },
+                weight: endpoint.weight,
+                idle_timeout: upstream.idle_timeout,
+                resolve_every: upstream.resolve_every,
+                health: upstream.health.as_ref(),
+            })
         });
         Upstream {
             name: upstream.name.clone(),
             endpoints: endpoints.collect(),
+            balance: upstream.balance,
             rotation: Rotation::new(&weights),
             connect_timeout: upstream.connect_timeout,
             idle_timeout: upstream.idle_timeout,
             retries: upstream.retries,
+            retry_budget: upstream.retry_budget,
+            budget: self.endpoints.budget(&upstream.name),
+            ejection: upstream.ejection,
+            health: upstream.health.clone(),
+            slow_start: upstream.slow_start,
+            max_connections: upstream.max_connections,
             duration: metrics::upstream_duration(&upstream.name),
+            retried: RetryMetrics::new(&upstream.name),
         }
+    }
+
+    /// Forgets what this configuration, which is in force now, does not have.
+    pub fn retain(&mut self, compiled: &Compiled) {
+        self.endpoints.retain(&compiled.upstreams);
     }
 
     fn limits(&mut self, config: &Config, policy: &model::Policy) -> Vec<Arc<Limit>> {

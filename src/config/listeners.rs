@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
+pub const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
 /// hyper's read buffer is never smaller than 8 KiB.
 const HEADER_BYTES: RangeInclusive<u64> = 8 << 10..=1 << 20;
 pub const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_hours(24);

@@ -77,7 +77,7 @@ fn read_all(root: &Table<'_>) -> Config {
     let hot_keys = read_hot_keys(root);
     let log = read_log(root);
     let responses = read_responses(root);
-    let upstreams = read_upstreams(root);
+    let upstreams = read_upstreams(root, admin.as_ref().map(|admin| admin.address));
     let policies = read_policies(root, store.on_failure);
     let routes = read_routes(root, &Names { upstreams: &upstreams, policies: &policies });
     for table in ["plans", "consumers"] {

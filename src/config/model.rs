@@ -5,6 +5,9 @@ use crate::algorithm::Algorithm;
 use crate::identify::KeySpec;
 pub use crate::limit::{Allowance, Matcher, OnFailure, OnMissingKey};
 use crate::units::Secret;
+pub use crate::upstream::balance::Balance;
+pub use crate::upstream::eject::Ejection;
+pub use crate::upstream::health::Health;
 use crate::upstream::tls::Tls;
 use ipnet::IpNet;
 use std::fmt;
@@ -176,6 +179,7 @@ pub enum RefusalBody {
 pub struct Upstream {
     pub name: String,
     pub endpoints: Vec<Endpoint>,
+    pub balance: Balance,
     pub connect_timeout: Duration,
     pub response_timeout: Duration,
     pub idle_timeout: Duration,
@@ -183,6 +187,15 @@ pub struct Upstream {
     pub http2: bool,
     /// How its `https` endpoints are verified; none where it has no such endpoint.
     pub tls: Option<Arc<Tls>>,
+    /// Percent of the requests.
+    pub retry_budget: u64,
+    pub health: Option<Health>,
+    pub ejection: Ejection,
+    /// Zero: none.
+    pub slow_start: Duration,
+    /// Of each endpoint.
+    pub max_connections: Option<usize>,
+    pub resolve_every: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]

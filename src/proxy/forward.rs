@@ -9,10 +9,12 @@ use crate::message::{BodyError, Request, Response};
 use crate::respond::Failure;
 use crate::respond::failure::UpstreamFault;
 use crate::route::NormalPath;
+use crate::upstream::choose::NoEndpoint;
 use crate::upstream::connection::Exchanged;
-use crate::upstream::{Failed, Outgoing};
+use crate::upstream::{Endpoint, Failed, Outgoing, Sent, Wish};
 use http::{HeaderValue, Method, Version};
 use http_body::Body as _;
+use std::fmt::Display;
 
 /// A request that every limit has let pass, and what has been found out about it.
 pub struct Admitted<'a> {
@@ -22,6 +24,8 @@ pub struct Admitted<'a> {
     /// The peer's address as text.
     pub peer: &'a str,
     pub trusted: bool,
+    /// What holds it to one endpoint, where the upstream wants that.
+    pub affinity: Option<u128>,
 }
 
 /// Sends the request on and puts the upstream's answer, without its hop-by-hop fields, in `response`.
@@ -33,15 +37,19 @@ pub async fn forward(
     response: &mut Response,
 ) -> Result<(), Failure> {
     let request_id = headers::request_id(admitted.request);
+    let wish = Wish { response_timeout: route.response_timeout, affinity: admitted.affinity };
     let outgoing = outgoing(route, admitted, &request_id);
-    let (sent, endpoint) = gateway.upstreams().send(&route.upstream, outgoing, route.response_timeout).await;
-    record.forwarded(&request_id, endpoint);
-    match sent {
+    let Sent { result, endpoint, held } = gateway.upstreams().send(&route.upstream, outgoing, wish).await;
+    record.forwarded(&request_id, endpoint, held);
+    let answered = |status| endpoint.iter().for_each(|endpoint| route.upstream.answered(endpoint, status));
+    match result {
         Ok(Exchanged::Answer(mut head, body)) => {
+            answered(head.status);
             headers::strip_answer(&mut head.headers);
             (response.status, response.headers, response.body) = (head.status, head.headers, body);
         }
         Ok(Exchanged::Switched(mut head, tunnel)) => {
+            answered(head.status);
             let protocol = head.headers.remove(http::header::UPGRADE);
             headers::strip_answer(&mut head.headers);
             head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
@@ -112,27 +120,30 @@ fn framing(request: &Request, head: &mut Vec<u8>) -> Mode {
     }
 }
 
-fn failure(route: &Route, endpoint: &dyn std::fmt::Display, failed: &Failed) -> Failure {
-    match failed {
-        Failed::Body(BodyError::TooLarge) => Failure::BodyTooLarge,
-        Failed::Body(BodyError::TooSlow) => Failure::RequestTimeout,
-        Failed::Body(BodyError::Malformed(why)) => Failure::BadRequest((*why).into()),
-        Failed::Body(_) => Failure::BadRequest("the body ended before its end".into()),
-        Failed::TimedOut => {
-            tracing::warn!(upstream = route.upstream.name, %endpoint, "the upstream did not answer in time");
-            Failure::UpstreamTimedOut
+fn failure(route: &Route, endpoint: Option<&Endpoint>, failed: &Failed) -> Failure {
+    let upstream = &route.upstream;
+    let (failure, told, error): (_, _, &dyn Display) = match failed {
+        Failed::Body(BodyError::TooLarge) => return Failure::BodyTooLarge,
+        Failed::Body(BodyError::TooSlow) => return Failure::RequestTimeout,
+        Failed::Body(BodyError::Malformed(why)) => return Failure::BadRequest((*why).into()),
+        Failed::Body(_) => return Failure::BadRequest("the body ended before its end".into()),
+        // That it came to this was told when it did; each request after that would say no more.
+        Failed::NoEndpoint(NoEndpoint::Unhealthy) => {
+            return Failure::NoHealthyUpstream { retry_after: upstream.recovers_within() };
         }
+        Failed::NoEndpoint(NoEndpoint::Full) => return Failure::UpstreamFull,
+        Failed::TimedOut => (Failure::UpstreamTimedOut, "the upstream did not answer in time", &""),
         Failed::Unreachable(error) => {
-            tracing::warn!(upstream = route.upstream.name, %endpoint, %error, "could not connect to the upstream");
-            Failure::UpstreamFailed(UpstreamFault::Connect)
+            (Failure::UpstreamFailed(UpstreamFault::Connect), "could not connect to the upstream", error)
         }
         Failed::Unanswered(error) => {
-            tracing::warn!(upstream = route.upstream.name, %endpoint, %error, "the upstream closed without an answer");
-            Failure::UpstreamFailed(UpstreamFault::Closed)
+            (Failure::UpstreamFailed(UpstreamFault::Closed), "the upstream closed without an answer", error)
         }
         Failed::Malformed(why) => {
-            tracing::warn!(upstream = route.upstream.name, %endpoint, error = why, "the upstream gave no proper answer");
-            Failure::UpstreamFailed(UpstreamFault::Malformed)
+            (Failure::UpstreamFailed(UpstreamFault::Malformed), "the upstream gave no proper answer", why)
         }
-    }
+    };
+    let endpoint = endpoint.map(tracing::field::display);
+    tracing::warn!(upstream = upstream.name, endpoint, %error, "{told}");
+    failure
 }

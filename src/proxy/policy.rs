@@ -1,12 +1,14 @@
 //! The policy in force: the configuration compiled for the request path. A request takes it once and keeps it to its end.
 
 use super::client_addr::ClientAddr;
+use crate::identify::Facts;
 use crate::limit::RouteLimit;
 use crate::respond::Style;
 use crate::route::Table;
 use crate::telemetry::access::Requests;
 use crate::telemetry::metrics::RouteMetrics;
 use crate::upstream::Upstream;
+use crate::upstream::balance::Balance;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,4 +31,14 @@ pub struct Route {
     /// Until the head of the answer.
     pub response_timeout: Duration,
     pub metrics: Arc<RouteMetrics>,
+}
+
+impl Route {
+    /// The first limit's key, where the upstream shares out by it; else, or where the request has none, `None`.
+    pub fn affinity(&self, facts: &Facts<'_>) -> Option<u128> {
+        if self.upstream.balance != Balance::ConsistentHash {
+            return None;
+        }
+        self.limits.first()?.limit.keyer.digest(facts)
+    }
 }

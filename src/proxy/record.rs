@@ -9,6 +9,8 @@ use crate::respond::Failure;
 use crate::telemetry::access::{Entry, Requests};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{Outcome, Verdict};
+use crate::upstream::Endpoint;
+use crate::upstream::state::InFlight;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::net::IpAddr;
@@ -37,6 +39,7 @@ pub struct Record {
     decision: Option<Verdict>,
     /// A counter could not be reached, and `on_failure` had its part.
     degraded: bool,
+    held: Option<InFlight>,
     /// What only the access log needs; absent where none is kept.
     line: Option<Box<Line>>,
 }
@@ -86,6 +89,7 @@ impl Record {
             decided_by: None,
             decision: None,
             degraded: false,
+            held: None,
             line,
         }
     }
@@ -112,10 +116,12 @@ impl Record {
         (self.outcome, self.ended) = (Outcome::Limited, Some(at));
     }
 
-    pub fn forwarded(&mut self, request_id: &str, upstream: &dyn std::fmt::Display) {
+    /// `endpoint`: the last that was tried. `held`: counts the request there, until this record ends.
+    pub fn forwarded(&mut self, request_id: &str, endpoint: Option<&Endpoint>, held: Option<InFlight>) {
+        self.held = held;
         if let Some(line) = &mut self.line {
             request_id.clone_into(&mut line.request_id);
-            line.upstream = upstream.to_string();
+            line.upstream = endpoint.map(ToString::to_string).unwrap_or_default();
         }
     }
 

@@ -114,9 +114,10 @@ impl Gateway {
             Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record, response),
             Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record, response),
             Outcome::Pass => {
+                let affinity = route.affinity(&facts);
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
                 let peer = known.peer.text.as_str();
-                let admitted = Admitted { request, path, query, peer, trusted };
+                let admitted = Admitted { request, path, query, peer, trusted, affinity };
                 if let Err(failure) = forward::forward(self, route, admitted, record, response).await {
                     fail(&failure, record, response);
                 }

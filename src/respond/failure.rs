@@ -28,6 +28,12 @@ pub enum Failure {
     HeadersTooLarge,
     UpstreamFailed(UpstreamFault),
     UpstreamTimedOut,
+    /// The health checks of every endpoint fail; they are asked again within this.
+    NoHealthyUpstream {
+        retry_after: Duration,
+    },
+    /// Every endpoint that could take it has as many requests as it may have.
+    UpstreamFull,
     /// The store is away and the policy says `closed`; it is asked again after this.
     StoreClosed {
         retry_after: Duration,
@@ -55,7 +61,9 @@ impl Failure {
             Self::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UpstreamFailed(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut => StatusCode::GATEWAY_TIMEOUT,
-            Self::StoreClosed { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoHealthyUpstream { .. } | Self::UpstreamFull | Self::StoreClosed { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
@@ -69,7 +77,9 @@ impl Failure {
             | Self::RequestTimeout
             | Self::BodyTooLarge
             | Self::HeadersTooLarge => Outcome::BadRequest,
-            Self::UpstreamFailed(_) | Self::UpstreamTimedOut => Outcome::UpstreamError,
+            Self::UpstreamFailed(_) | Self::UpstreamTimedOut | Self::NoHealthyUpstream { .. } | Self::UpstreamFull => {
+                Outcome::UpstreamError
+            }
             Self::StoreClosed { .. } => Outcome::Unavailable,
         }
     }
@@ -118,7 +128,11 @@ impl Failure {
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Self::StoreClosed { retry_after } => Some(retry_after_s(clock::micros(*retry_after))),
+            Self::StoreClosed { retry_after } | Self::NoHealthyUpstream { retry_after } => {
+                Some(retry_after_s(clock::micros(*retry_after)))
+            }
+            // Nobody knows when a request will end; the least that can be told.
+            Self::UpstreamFull => Some(1),
             _ => None,
         }
     }
@@ -137,6 +151,8 @@ impl Failure {
             Self::UpstreamFailed(UpstreamFault::Closed) => "The upstream closed the connection before it answered.",
             Self::UpstreamFailed(UpstreamFault::Malformed) => "The upstream's answer was malformed.",
             Self::UpstreamTimedOut => "The upstream did not answer in time.",
+            Self::NoHealthyUpstream { .. } => "No endpoint of the upstream is healthy.",
+            Self::UpstreamFull => "The upstream has as many requests as it may have.",
             Self::StoreClosed { .. } => "Limits cannot be checked at the moment.",
         })
     }

@@ -53,3 +53,7 @@ label!(
     /// What became of a reload.
     Reload { Ok = "ok", Rejected = "rejected" }
 );
+label!(
+    /// What became of a further try that a request might have had.
+    Retry { Sent = "sent", OverBudget = "over_budget" }
+);

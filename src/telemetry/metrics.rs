@@ -4,9 +4,21 @@
 //! addition and no label lookup. Children live in one registry for the life of the process: a reload continues them.
 //! Labels come from the configuration or from closed sets, never from a request.
 
-mod shard;
+/// A name or label that Prometheus does not allow would be a mistake in this file, and every test would see it.
+macro_rules! made {
+    ($registry:expr, $metric:expr) => {{
+        #[allow(clippy::expect_used, reason = "constant names, checked by the first test that renders the page")]
+        let metric = $metric.expect("a well-formed metric");
+        #[allow(clippy::expect_used, reason = "each name is registered once, here")]
+        $registry.register(Box::new(metric.clone())).expect("a name of its own");
+        metric
+    }};
+}
 
-pub use super::labels::{Label, Outcome, Reload, Source, StoreErrorKind, Verdict};
+mod shard;
+mod upstream;
+
+pub use super::labels::{Label, Outcome, Reload, Retry, Source, StoreErrorKind, Verdict};
 use crate::clock;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -15,6 +27,7 @@ use prometheus::{
 pub use shard::ShardMetrics;
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
+pub use upstream::{EndpointMetrics, OpenConnection, RetryMetrics};
 
 /// 10 µs to 10 s: a decision in memory is below the first, a stuck upstream above the last.
 const SECONDS: &[f64] = &[
@@ -47,17 +60,6 @@ struct All {
     connections_active: IntGaugeVec,
     connections_rejected: IntCounterVec,
     log_lines_dropped: IntCounter,
-}
-
-/// A name or label that Prometheus does not allow would be a mistake in this file, and every test would see it.
-macro_rules! made {
-    ($registry:expr, $metric:expr) => {{
-        #[allow(clippy::expect_used, reason = "constant names, checked by the first test that renders the page")]
-        let metric = $metric.expect("a well-formed metric");
-        #[allow(clippy::expect_used, reason = "each name is registered once, here")]
-        $registry.register(Box::new(metric.clone())).expect("a name of its own");
-        metric
-    }};
 }
 
 static ALL: LazyLock<All> = LazyLock::new(|| {
@@ -210,6 +212,12 @@ pub struct Seconds(Histogram);
 impl Seconds {
     pub fn observe(&self, duration: Duration) {
         self.0.observe(duration.as_secs_f64());
+    }
+
+    /// How many were observed so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.get_sample_count()
     }
 }
 

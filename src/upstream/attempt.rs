@@ -13,7 +13,6 @@ use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 /// An endpoint that vanished without a word is found out even where nothing is due from it: in a tunnel, or a stream of
@@ -25,8 +24,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(15);
 type NoAnswer = (Failed, Option<Outgoing>);
 
 impl Upstreams {
-    /// One try. The request comes back when the endpoint has not looked at it.
-    pub(super) async fn try_once(
+    /// One try. The request comes back when the endpoint has not looked at it. `COUNTED`: it is told in the upstream's figures,
+    /// which health checks are not.
+    pub(super) async fn try_once<const COUNTED: bool>(
         &self,
         upstream: &Upstream,
         endpoint: &Endpoint,
@@ -34,7 +34,7 @@ impl Upstreams {
         response_timeout: Duration,
     ) -> Result<Exchanged, NoAnswer> {
         let pool = self.pool(endpoint, upstream.idle_timeout);
-        let attempt = Attempt { upstream, endpoint, pool, patience: response_timeout };
+        let attempt = Attempt::<COUNTED> { upstream, endpoint, pool, patience: response_timeout };
         // Boxed: what HTTP/1.1 needs is small, and each client's connection has room for it.
         if endpoint.transport.http2 {
             Box::pin(attempt.over_http2(request)).await
@@ -48,11 +48,11 @@ impl Upstreams {
         if pools.len() <= endpoint.slot {
             pools.resize_with(endpoint.slot + 1, || None);
         }
-        pools[endpoint.slot].get_or_insert_with(|| Rc::new(Pool::new(idle_timeout))).clone()
+        pools[endpoint.slot].get_or_insert_with(|| Rc::new(Pool::new(idle_timeout, endpoint.place.clone()))).clone()
     }
 }
 
-struct Attempt<'a> {
+struct Attempt<'a, const COUNTED: bool> {
     upstream: &'a Upstream,
     endpoint: &'a Endpoint,
     pool: Rc<Pool>,
@@ -60,19 +60,19 @@ struct Attempt<'a> {
     patience: Duration,
 }
 
-impl Attempt<'_> {
+impl<const COUNTED: bool> Attempt<'_, COUNTED> {
+    fn observe(&self, begun: std::time::Instant) {
+        if COUNTED {
+            self.upstream.duration.observe(clock::now().duration_since(begun));
+        }
+    }
+
     async fn over_http1(&self, request: Outgoing) -> Result<Exchanged, NoAnswer> {
         let connection = match self.pool.take() {
             Some(connection) => connection,
             None => match connect(self.endpoint, false, self.upstream.connect_timeout).await {
-                Ok(io) => {
-                    self.endpoint.connected(true);
-                    Connection::new(io)
-                }
-                Err(error) => {
-                    self.endpoint.connected(false);
-                    return Err((Failed::Unreachable(error), Some(request)));
-                }
+                Ok(io) => Connection::new(io).counted(self.endpoint.state.metrics.open()),
+                Err(error) => return Err((Failed::Unreachable(error), Some(request))),
             },
         };
         let begun = clock::now();
@@ -84,7 +84,7 @@ impl Attempt<'_> {
         };
         let sender = Sender::new(request.head, request.body, request.mode);
         let exchanged = connection.exchange(sender, &asked, &self.pool).await;
-        self.upstream.duration.observe(clock::now().duration_since(begun));
+        self.observe(begun);
         exchanged.map_err(|error| (Failed::from(error), None))
     }
 
@@ -96,18 +96,17 @@ impl Attempt<'_> {
         }
         let within = self.upstream.connect_timeout;
         let opening = async {
-            let opened =
-                timeout(within, async { http2::open(connect(self.endpoint, true, within).await?).await }).await;
+            let open = async {
+                let io = connect(self.endpoint, true, within).await?;
+                http2::open(io, self.endpoint.state.metrics.open()).await
+            };
+            let opened = timeout(within, open).await;
             opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         };
         let stream = match self.pool.http2.stream(opening).await {
             Ok(stream) => stream,
-            Err(error) => {
-                self.endpoint.connected(false);
-                return Err((Failed::Unreachable(error), Some(request)));
-            }
+            Err(error) => return Err((Failed::Unreachable(error), Some(request))),
         };
-        self.endpoint.connected(true);
         if request.upgrade.is_some() && !stream.link.takes_websockets() {
             drop(stream);
             return self.over_http1(request).await;
@@ -117,7 +116,7 @@ impl Attempt<'_> {
         let begun_at = Instant::from_std(begun);
         let asked = Asked { method: &method, upgrade: upgrade.as_ref(), begun: begun_at, patience: self.patience };
         let exchanged = http2::exchange(stream, request, &asked, self.endpoint).await;
-        self.upstream.duration.observe(clock::now().duration_since(begun));
+        self.observe(begun);
         exchanged
     }
 }
@@ -133,12 +132,10 @@ impl From<ExchangeError> for Failed {
     }
 }
 
-/// A name is looked up anew for each connection, so a changed DNS record is followed without a reload. `http2`: over TLS,
-/// the endpoint must agree to it; without, it is known to speak it.
+/// A new connection, ready for requests. `http2`: over TLS, the endpoint must agree to it; without, it is known to speak it.
 async fn connect(endpoint: &Endpoint, http2: bool, within: Duration) -> io::Result<Stream> {
     let connecting = async {
-        let io = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-        io.set_nodelay(true)?;
+        let io = endpoint.place.connect(within).await?;
         SockRef::from(&io).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY))?;
         match &endpoint.transport.tls {
             None => Ok(Stream::Tcp(io)),

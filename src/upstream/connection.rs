@@ -7,6 +7,7 @@ use super::pool::Pool;
 use super::stream::Stream;
 use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
 use crate::message::{Body, BodyError, Tunnel};
+use crate::telemetry::metrics::OpenConnection;
 use bytes::BytesMut;
 use http::{HeaderValue, Method, StatusCode};
 use std::future::{Future, poll_fn};
@@ -30,6 +31,8 @@ pub struct Connection {
     timer: Timer,
     /// Taken from the pool: the endpoint may have closed it meanwhile.
     pub(super) reused: bool,
+    /// Counts it among the open ones.
+    open: Option<OpenConnection>,
 }
 
 /// Why an exchange gave no answer.
@@ -65,7 +68,14 @@ pub struct Asked<'a> {
 impl Connection {
     #[must_use]
     pub fn new(io: Stream) -> Self {
-        Self { io, input: BytesMut::new(), timer: Timer::default(), reused: false }
+        Self { io, input: BytesMut::new(), timer: Timer::default(), reused: false, open: None }
+    }
+
+    /// The same, counted while it is open.
+    #[must_use]
+    pub fn counted(mut self, open: OpenConnection) -> Self {
+        self.open = Some(open);
+        self
     }
 
     /// Whether an idle connection can still be used: nothing has come, not even its end.

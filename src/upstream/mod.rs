@@ -1,109 +1,73 @@
-//! The way to the API behind: whose turn it is among the endpoints, connections kept per core, and a second try for what
-//! never got there.
+//! The way to the API behind: which endpoint takes a request, connections kept per core, and a second try for what never
+//! got there.
+//!
+//! `choose` picks an endpoint by what `state` knows of it, with `balance`; `send` tries and repeats within the `budget`;
+//! `attempt` is one try. `eject` judges endpoints by the requests they failed, `health` asks them, `resolve` finds where they are.
 
 pub mod answer;
 mod attempt;
 pub mod balance;
+pub mod budget;
+pub mod choose;
 pub mod connection;
+pub mod eject;
+pub mod endpoint;
+pub mod health;
 mod http2;
 pub mod pool;
+pub mod resolve;
 pub mod send;
+pub mod state;
 pub mod stream;
 pub mod tls;
 
-pub use send::{Failed, Outgoing, Upstreams};
+pub use endpoint::{Endpoint, Registry};
+pub use send::{Failed, Outgoing, Sent, Upstreams, Wish};
 
-use balance::Rotation;
-use std::collections::HashMap;
+use crate::telemetry::metrics::{RetryMetrics, Seconds};
+use balance::{Balance, Rotation};
+use budget::Budget;
+use eject::Ejection;
+use health::Health;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tls::Tls;
 
 /// A named upstream as the policy in force has it; shared by all cores.
 #[derive(Debug)]
 pub struct Upstream {
     pub name: String,
+    /// At least one.
     pub endpoints: Vec<Endpoint>,
+    pub balance: Balance,
     pub rotation: Rotation,
     pub connect_timeout: Duration,
     pub idle_timeout: Duration,
     pub retries: u32,
+    /// Percent of the requests.
+    pub retry_budget: u64,
+    pub budget: Arc<Budget>,
+    pub ejection: Ejection,
+    pub health: Option<Health>,
+    /// Zero: none.
+    pub slow_start: Duration,
+    /// Requests at one endpoint at a time.
+    pub max_connections: Option<usize>,
     /// From sending a request to the head of its answer.
-    pub duration: crate::telemetry::metrics::Seconds,
+    pub duration: Seconds,
+    pub retried: RetryMetrics,
 }
 
-#[derive(Clone, Debug)]
-pub struct Endpoint {
-    /// A name or an address, without brackets.
-    pub host: String,
-    pub port: u16,
-    pub transport: Transport,
-    /// Where each core keeps its connections to it; see `Slots`.
-    pub slot: usize,
-    pub weight: u32,
-    state: Arc<State>,
-}
+impl Upstream {
+    /// A second has passed: what ends by itself ends, though no request comes by.
+    pub fn tick(&self) {
+        self.budget.tick(self.duration.count());
+        let now = crate::clock::now();
+        self.endpoints.iter().for_each(|endpoint| endpoint.state.settle(now, &self.ejection, self.slow_start));
+    }
 
-/// How an endpoint is spoken to.
-#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
-pub struct Transport {
-    /// Of an `https` endpoint.
-    pub tls: Option<Arc<Tls>>,
-    pub http2: bool,
-}
-
-/// Where an endpoint is, and how it is spoken to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Address {
-    pub host: String,
-    pub port: u16,
-    pub transport: Transport,
-}
-
-/// What the last connection to an endpoint came to, for all cores.
-#[derive(Debug, Default)]
-struct State {
-    unreachable: AtomicBool,
-}
-
-impl Endpoint {
-    /// Whether it could be connected to when it was last tried.
+    /// When a client may ask again that no endpoint was healthy for.
     #[must_use]
-    pub fn is_reachable(&self) -> bool {
-        !self.state.unreachable.load(Ordering::Relaxed)
-    }
-
-    fn connected(&self, reachable: bool) {
-        if self.is_reachable() != reachable {
-            self.state.unreachable.store(!reachable, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Gives each endpoint its slot, the same one after every reload, so that its idle connections stay in use.
-#[derive(Debug, Default)]
-pub struct Slots {
-    known: HashMap<(Address, Duration), (usize, Arc<State>)>,
-}
-
-impl Slots {
-    /// The endpoint at this address. Another idle timeout is another slot: its connections are kept by other rules.
-    pub fn endpoint(&mut self, address: Address, weight: u32, idle_timeout: Duration) -> Endpoint {
-        let free = self.known.len();
-        let known = self.known.entry((address.clone(), idle_timeout));
-        let (slot, state) = known.or_insert_with(|| (free, Arc::default())).clone();
-        let Address { host, port, transport } = address;
-        Endpoint { host, port, transport, slot, weight, state }
-    }
-}
-
-impl std::fmt::Display for Endpoint {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.host.contains(':') {
-            write!(formatter, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(formatter, "{}:{}", self.host, self.port)
-        }
+    pub fn recovers_within(&self) -> Duration {
+        self.health.as_ref().map_or(Duration::ZERO, |health| health.interval)
     }
 }

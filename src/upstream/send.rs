@@ -1,11 +1,15 @@
-//! Sending one request: an endpoint, one attempt on it, and at most so many further ones.
+//! Sending one request: an endpoint, one attempt on it, and at most so many further ones, on others where there are some.
 
+use super::choose::{Chosen, NoEndpoint};
 use super::connection::Exchanged;
 use super::pool::Pool;
+use super::state::InFlight;
 use super::{Endpoint, Upstream};
 use crate::http1::Mode;
 use crate::message::{Body, BodyError};
+use crate::telemetry::metrics::Retry;
 use http::{HeaderValue, Method};
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -30,9 +34,30 @@ pub struct Outgoing {
     pub upgrade: Option<HeaderValue>,
 }
 
+/// What a request wants of its upstream.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    pub response_timeout: Duration,
+    /// With `consistent_hash`: the digest that holds it to one endpoint.
+    pub affinity: Option<u128>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Sent<'u> {
+    /// The head of the answer, or the reason why there is none.
+    pub result: Result<Exchanged, Failed>,
+    /// The endpoint that was tried last.
+    pub endpoint: Option<&'u Endpoint>,
+    /// Counts the request at its endpoint; to be kept until the answer's body has ended.
+    pub held: Option<InFlight>,
+}
+
 /// Why there is no answer to pass on.
 #[derive(Debug)]
 pub enum Failed {
+    /// Nothing was tried.
+    NoEndpoint(NoEndpoint),
     /// No endpoint could be connected to.
     Unreachable(io::Error),
     /// The last endpoint tried closed or reset the connection before an octet of an answer.
@@ -45,34 +70,54 @@ pub enum Failed {
 }
 
 impl Upstreams {
-    /// Sends the request and gives the head of the answer, or the reason why there is none. The endpoint that was tried
-    /// last is told with it.
-    pub async fn send<'u>(
-        &self,
-        upstream: &'u Upstream,
-        mut request: Outgoing,
-        response_timeout: Duration,
-    ) -> (Result<Exchanged, Failed>, &'u Endpoint) {
-        let mut tries_left = upstream.retries;
+    /// Sends the request to an endpoint, and to further ones while that may be and fails. What an answer's status says of
+    /// its endpoint is for the caller to tell, who takes the answer apart: it is too large to be looked at in passing.
+    pub async fn send<'u>(&self, upstream: &'u Upstream, mut request: Outgoing, wish: Wish) -> Sent<'u> {
+        let mut tried: SmallVec<[usize; 2]> = SmallVec::new();
+        let mut chosen = match upstream.choose(wish.affinity, &tried) {
+            Ok(chosen) => chosen,
+            Err(none) => return Sent { result: Err(Failed::NoEndpoint(none)), endpoint: None, held: None },
+        };
         loop {
-            let endpoint = &upstream.endpoints[upstream.rotation.turn()];
-            let spare = (tries_left > 0).then(|| request.replay());
-            match self.try_once(upstream, endpoint, request, response_timeout).await {
-                Ok(exchanged) => return (Ok(exchanged), endpoint),
-                Err((failed, again)) => match again.or(spare.flatten().filter(|_| failed.may_repeat())) {
-                    Some(next) if tries_left > 0 => {
-                        tries_left -= 1;
-                        request = next;
-                    }
-                    _ => return (Err(failed), endpoint),
-                },
-            }
+            let endpoint = &upstream.endpoints[chosen.index];
+            let spare = upstream.may_try_again(&tried).then(|| request.replay()).flatten();
+            let (failed, again) = match self.try_once::<true>(upstream, endpoint, request, wish.response_timeout).await
+            {
+                Ok(exchanged) => return Sent { result: Ok(exchanged), endpoint: Some(endpoint), held: chosen.held },
+                Err(no_answer) => no_answer,
+            };
+            upstream.failed(endpoint, &failed);
+            // Before the next choice: it may be the same endpoint again, and full with this request.
+            chosen.held = None;
+            let next = again.or(spare.filter(|_| failed.may_repeat()));
+            let next = next.and_then(|next| Some((next, upstream.choose_again(wish.affinity, &mut tried, &chosen)?)));
+            let Some(next) = next else {
+                return Sent { result: Err(failed), endpoint: Some(endpoint), held: None };
+            };
+            (request, chosen) = next;
         }
     }
 
     /// Closes connections that have been idle for too long; called every few seconds.
     pub fn sweep(&self) {
         self.pools.borrow().iter().flatten().for_each(|pool| pool.sweep());
+    }
+}
+
+impl Upstream {
+    fn may_try_again(&self, tried: &[usize]) -> bool {
+        tried.len() < usize::try_from(self.retries).unwrap_or(usize::MAX)
+    }
+
+    /// An endpoint for a further try, if there may be one: best one that was not tried yet.
+    fn choose_again(&self, affinity: Option<u128>, tried: &mut SmallVec<[usize; 2]>, last: &Chosen) -> Option<Chosen> {
+        if !self.may_try_again(tried) {
+            return None;
+        }
+        tried.push(last.index);
+        let granted = self.budget.take(self.duration.count(), self.retry_budget);
+        self.retried.count(if granted { Retry::Sent } else { Retry::OverBudget });
+        if granted { self.choose(affinity, tried).ok() } else { None }
     }
 }
 
@@ -96,6 +141,6 @@ impl Outgoing {
 impl Failed {
     /// A time-out is not repeated: the client has waited long enough, and the upstream is slow rather than gone.
     fn may_repeat(&self) -> bool {
-        !matches!(self, Self::TimedOut | Self::Body(_))
+        !matches!(self, Self::TimedOut | Self::Body(_) | Self::NoEndpoint(_))
     }
 }

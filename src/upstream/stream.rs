@@ -2,6 +2,7 @@
 //! calls behind one branch.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,6 +27,13 @@ impl Stream {
     #[must_use]
     pub fn tls(io: TlsStream<TcpStream>) -> Self {
         Self::Tls(Box::new(Encrypted { io, unflushed: false }))
+    }
+
+    pub(super) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(io) => io.peer_addr(),
+            Self::Tls(tls) => tls.io.get_ref().0.peer_addr(),
+        }
     }
 
     /// What is there now, without waiting; `WouldBlock` if that is nothing.

@@ -100,7 +100,16 @@ fn status() -> Status {
         },
         upstreams: vec![Upstream {
             name: "api".to_owned(),
-            endpoints: vec![Endpoint { address: "127.0.0.1:3000".to_owned(), state: "up", weight: 1 }],
+            endpoints: vec![Endpoint {
+                address: "127.0.0.1:3000".to_owned(),
+                resolved: vec!["127.0.0.1".to_owned()],
+                state: "ejected",
+                since: "2026-11-30T23:00:00Z".to_owned(),
+                weight: 1,
+                connections: 3,
+                requests: None,
+                last_error: Some("no connection".to_owned()),
+            }],
         }],
         limits: vec![Limit {
             policy: "p".to_owned(),

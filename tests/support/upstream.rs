@@ -72,15 +72,27 @@ struct Kept {
 
 impl Upstream {
     pub fn start() -> Self {
+        Self::start_at(None)
+    }
+
+    /// On a port where nobody listens, or listened before it.
+    pub fn start_on(port: u16) -> Self {
+        Self::start_at(Some(port))
+    }
+
+    fn start_at(port: Option<u16>) -> Self {
         let kept = Arc::new(Kept::default());
         let (end, ended) = oneshot::channel();
+        let wanted = port;
         let (port_known, port) = std::sync::mpsc::sync_channel(1);
         let serving = kept.clone();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let listener = loop {
-                    if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::free())).await {
+                    if let Ok(listener) =
+                        TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or_else(ports::free))).await
+                    {
                         break listener;
                     }
                 };
@@ -126,6 +138,11 @@ impl Upstream {
 
     pub fn count(&self, path: &str) -> usize {
         self.kept.hits.lock().expect("no panic").iter().filter(|hit| hit.path() == path).count()
+    }
+
+    /// Forgets the requests so far.
+    pub fn forget(&self) {
+        self.kept.hits.lock().expect("no panic").clear();
     }
 
     pub fn connections(&self) -> usize {

@@ -1,12 +1,14 @@
 //! One HTTP/2 connection: its handshake, the task that moves its frames, and what is known of its health.
 
 use crate::clock;
+use crate::telemetry::metrics::OpenConnection;
 use crate::upstream::stream::Stream;
 use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -33,6 +35,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Link {
     pub(super) sender: RefCell<SendRequest<Bytes>>,
     pub(super) https: bool,
+    peer: Option<SocketAddr>,
     health: Rc<Health>,
     retired: Cell<bool>,
 }
@@ -48,7 +51,8 @@ struct Health {
 
 /// Connects, and waits for the endpoint's settings: a ping is answered only behind them. So a connection to what speaks no
 /// HTTP/2 fails before a request is given to it, and its first streams know how many there may be.
-pub async fn open(io: Stream) -> io::Result<Link> {
+pub async fn open(io: Stream, open: OpenConnection) -> io::Result<Link> {
+    let peer = io.peer_addr().ok();
     let https = matches!(io, Stream::Tls(_));
     let (sender, mut connection) = Builder::new()
         .initial_window_size(STREAM_WINDOW)
@@ -72,8 +76,12 @@ pub async fn open(io: Stream) -> io::Result<Link> {
     }
     let now = clock::now();
     let health = Rc::new(Health { streams: Cell::new(0), used: Cell::new(now), heard: Cell::new(now) });
-    tokio::task::spawn_local(drive(connection, pings, health.clone()));
-    Ok(Link { sender: RefCell::new(sender), https, health, retired: Cell::new(false) })
+    let driven = drive(connection, pings, health.clone());
+    tokio::task::spawn_local(async move {
+        driven.await;
+        drop(open);
+    });
+    Ok(Link { sender: RefCell::new(sender), https, peer, health, retired: Cell::new(false) })
 }
 
 fn failed(error: &dyn std::fmt::Display) -> io::Error {
@@ -112,6 +120,10 @@ impl Link {
     pub(super) fn has_room(&self) -> bool {
         let most = self.sender.borrow().current_max_send_streams().min(MAX_STREAMS as usize);
         self.health.streams.get() < most
+    }
+
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     pub(super) fn is_idle(&self, now: Instant, idle_timeout: Duration) -> bool {

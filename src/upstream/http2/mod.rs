@@ -17,6 +17,7 @@ pub(super) use link::{Link, Open, open};
 use crate::clock;
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -76,5 +77,10 @@ impl Links {
     pub(super) fn sweep(&self) {
         let now = clock::now();
         self.links.borrow_mut().retain(|link| link.is_usable() && !link.is_idle(now, self.idle_timeout));
+    }
+
+    /// Lets go of those that do not lead `here`: they get no more streams.
+    pub(super) fn keep(&self, here: impl Fn(io::Result<SocketAddr>) -> bool) {
+        self.links.borrow_mut().retain(|link| here(link.peer()));
     }
 }
