@@ -4,6 +4,7 @@
 use crate::limit::Limiter;
 use crate::limit::hot::Hot;
 use crate::listener::drain::Drain;
+use crate::listener::socket::Listening;
 use crate::listener::{Listener, Settings};
 use crate::proxy::{Gateway, Snapshot};
 use crate::store::Store;
@@ -87,8 +88,8 @@ impl Counters {
 }
 
 enum Order {
-    Listen { address: SocketAddr, socket: std::net::TcpListener, settings: Settings },
-    Change { address: SocketAddr, settings: Settings },
+    Listen { address: SocketAddr, socket: Listening, settings: Arc<Settings> },
+    Change { address: SocketAddr, settings: Arc<Settings> },
     Close { address: SocketAddr },
     Replace { policy: Policy, done: oneshot::Sender<()> },
     Drain { done: oneshot::Sender<()> },
@@ -117,12 +118,12 @@ impl Core {
         Ok(Self { orders, top })
     }
 
-    pub async fn listen(&self, address: SocketAddr, socket: std::net::TcpListener, settings: Settings) {
+    pub async fn listen(&self, address: SocketAddr, socket: Listening, settings: Arc<Settings>) {
         self.tell(Order::Listen { address, socket, settings }).await;
     }
 
     /// New settings, for the connections that come from now on.
-    pub async fn change(&self, address: SocketAddr, settings: Settings) {
+    pub async fn change(&self, address: SocketAddr, settings: Arc<Settings>) {
         self.tell(Order::Change { address, settings }).await;
     }
 
@@ -184,7 +185,8 @@ async fn serve(mut orders: mpsc::Receiver<Order>, policy: Policy, top: Arc<Top>)
 struct Serving {
     gateway: Rc<Gateway>,
     drain: Rc<Drain>,
-    listeners: HashMap<SocketAddr, Rc<Listener>>,
+    /// More than one of an address only where more sockets were inherited than there are cores.
+    listeners: HashMap<SocketAddr, Vec<Rc<Listener>>>,
     counters: Counters,
     store: Rc<Store>,
     top: Arc<Top>,
@@ -202,14 +204,12 @@ impl Serving {
         match order {
             Order::Listen { address, socket, settings } => self.listen(address, socket, settings),
             Order::Change { address, settings } => {
-                if let Some(listener) = self.listeners.get(&address) {
-                    listener.settings.replace(settings);
+                for listener in self.listeners.get(&address).into_iter().flatten() {
+                    listener.settings.replace(settings.clone());
                 }
             }
             Order::Close { address } => {
-                if let Some(listener) = self.listeners.remove(&address) {
-                    listener.stop();
-                }
+                self.listeners.remove(&address).iter().flatten().for_each(|listener| listener.stop());
             }
             Order::Replace { policy, done } => {
                 self.replace(policy);
@@ -220,13 +220,13 @@ impl Serving {
         }
     }
 
-    fn listen(&mut self, address: SocketAddr, socket: std::net::TcpListener, settings: Settings) {
-        let socket = match TcpListener::from_std(socket) {
+    fn listen(&mut self, address: SocketAddr, listening: Listening, settings: Arc<Settings>) {
+        let socket = match TcpListener::from_std(listening.socket) {
             Ok(socket) => socket,
             Err(error) => return tracing::error!(%address, %error, "could not listen"),
         };
-        let listener = Listener::new(settings);
-        self.listeners.insert(address, listener.clone());
+        let listener = Listener::new(settings, listening.inherited);
+        self.listeners.entry(address).or_default().push(listener.clone());
         tokio::task::spawn_local(listener.accept(socket, self.gateway.clone(), self.drain.clone()));
     }
 
@@ -239,7 +239,7 @@ impl Serving {
     }
 
     fn drain(&mut self, done: oneshot::Sender<()>) {
-        self.listeners.drain().for_each(|(_, listener)| listener.stop());
+        self.listeners.drain().for_each(|(_, listeners)| listeners.iter().for_each(|listener| listener.stop()));
         let drain = self.drain.clone();
         tokio::task::spawn_local(async move {
             // What waits in the listeners' queues is taken in before the rest is told to go.

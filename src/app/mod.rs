@@ -2,6 +2,7 @@
 //!
 //! It runs on the control thread, with the admin listener and what tends the store; requests are the cores' alone.
 
+mod certificates;
 mod control;
 mod endpoints;
 mod listeners;
@@ -14,6 +15,7 @@ use crate::config::model::{self, Config};
 use crate::config::problem::Problems;
 use crate::lifecycle::Lifecycle;
 use crate::limit::hot::Hot;
+use crate::listener::socket::{Inherited, Sharing};
 use crate::runtime::{Core, Policy};
 use crate::telemetry::log;
 use crate::telemetry::metrics::{self, Reload};
@@ -40,12 +42,13 @@ const EVICTIONS_SAID_EVERY: Duration = Duration::from_mins(1);
 const SWEEP_BUDGET: usize = 200_000;
 
 /// What the command line says beside the file; it wins.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Overrides {
     pub log_level: Option<tracing::level_filters::LevelFilter>,
     pub log_format: Option<log::Format>,
     /// Cores to serve on; default: as many as the process may use.
     pub workers: Option<usize>,
+    pub sharing: Sharing,
 }
 
 /// Where the configuration comes from.
@@ -125,7 +128,7 @@ impl Source {
 
 impl App {
     /// Builds everything and binds every address; serves when this returns. Call it in the control thread's local runtime.
-    pub async fn start(source: Source, overrides: Overrides) -> Result<Rc<Self>, StartError> {
+    pub async fn start(source: Source, overrides: Overrides, inherited: Inherited) -> Result<Rc<Self>, StartError> {
         let started = clock::now();
         let (config, hash) = source.load().map_err(StartError::Configuration)?;
         log::change(log_settings(&config.log, &overrides));
@@ -133,7 +136,7 @@ impl App {
         let mut compiler = Compiler::default();
         let compiled = compiler.compile(&config).map_err(StartError::Run)?;
         let cores = overrides.workers.unwrap_or_else(cores_available);
-        let listeners = Listeners::default();
+        let listeners = Listeners::new(inherited, overrides.sharing);
         let bound = listeners.bind_new(&config, cores).map_err(StartError::Run)?;
         let store = Tended::new(&config.store);
         let hot = store::cache(&config);
@@ -164,6 +167,7 @@ impl App {
         });
         app.take_up_endpoints();
         bound.serve(&app).await;
+        app.state.borrow_mut().listeners.have_taken_over();
         metrics::loaded();
         app.lifecycle.serving();
         let counts = app.state.borrow().config.counts();
@@ -171,14 +175,15 @@ impl App {
         Ok(app)
     }
 
-    /// Does for ever what comes round each second: sweeps expired counters out of memory, tells of those that were forgotten
-    /// for want of room, and lets the upstreams know that time has passed.
+    /// Does for ever what comes round each second: takes up certificates that changed, sweeps expired counters out of memory,
+    /// tells of those that were forgotten for want of room, and lets the upstreams know that time has passed.
     pub async fn tend(&self) {
         let (mut evicted, mut said, mut say_at) = (0, 0, clock::now());
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
             let memory = self.state.borrow().store.counters().memory().clone();
             memory.sweep(clock::now_us(), SWEEP_BUDGET);
+            self.state.borrow_mut().listeners.refresh_certificates();
             store::sweep(self.state.borrow().hot.as_ref());
             self.state.borrow().compiled.upstreams.iter().for_each(|upstream| upstream.tick());
             let before = std::mem::replace(&mut evicted, memory.evicted_live());

@@ -3,6 +3,7 @@
 use super::run::serve;
 use super::{Options, RUN_FAILED};
 use crate::app::{App, Source};
+use crate::listener::socket::Sharing;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::service::service_fn;
@@ -24,7 +25,7 @@ pub fn run(options: &Options) -> ExitCode {
         Ok((echo, gateway, admin)) => {
             let text = configuration(&echo, gateway, admin);
             let source = Source::Text { name: "demo".to_owned(), text };
-            serve(source, options, async |app| start(echo, app))
+            serve(source, options, Sharing::Refused, async |app| start(echo, app))
         }
         Err(error) => {
             eprintln!("staunch: no free port on 127.0.0.1: {error}");

@@ -6,6 +6,7 @@ pub mod healthcheck;
 pub mod run;
 
 use crate::app::Overrides;
+use crate::listener::socket::Sharing;
 use crate::telemetry::log::Format;
 use crate::units::parse_duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,9 @@ pub enum Command {
         /// The configuration file; see config/staunch.toml for every option.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// Listen beside the process that has the addresses now, which is to be ended once this one is ready.
+        #[arg(long)]
+        take_over: bool,
         #[command(flatten)]
         options: Options,
     },
@@ -87,7 +91,7 @@ impl Options {
             LogFormat::Text => Format::Text,
             LogFormat::Json => Format::Json,
         });
-        Overrides { log_level: self.log_level, log_format, workers: self.workers }
+        Overrides { log_level: self.log_level, log_format, workers: self.workers, sharing: Sharing::Refused }
     }
 }
 
@@ -95,7 +99,7 @@ impl Options {
 #[must_use]
 pub fn run(command: Command) -> ExitCode {
     match command {
-        Command::Run { config, options } => run::run(config, &options),
+        Command::Run { config, take_over, options } => run::run(config, take_over, &options),
         Command::Demo { options } => demo::run(&options),
         Command::Check { file } => check::run(&file),
         Command::Healthcheck { admin } => healthcheck::run(admin),

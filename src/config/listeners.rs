@@ -1,7 +1,8 @@
 //! `[[listeners]]` and `[admin]`: where the gateway is spoken to, and the bounds of each connection.
 
 use super::model::{Admin, Listener};
-use super::reader::{NOT_SUPPORTED, Table, Value};
+use super::reader::{Table, Value};
+use super::tls::read_tls;
 use crate::units::Secret;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -27,18 +28,17 @@ fn read_listener(table: &Table<'_>, taken: &mut Vec<SocketAddr>) -> Option<Liste
     let address = table
         .required("address", "one such as `address = \"127.0.0.1:8080\"`")
         .and_then(|value| read_address(&value, taken));
-    if let Some(value) = table.get("tls") {
-        value.problem_at_key(NOT_SUPPORTED);
-    }
-    if let Some(value) = table.get("proxy_protocol")
-        && value.boolean() == Some(true)
-    {
-        value.problem(NOT_SUPPORTED);
-    }
     let max_body_bytes = table.get("max_body_bytes").map_or(Some(10 << 20), |value| body_bytes(&value));
     let listener = Listener {
         address: address.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
+        tls: read_tls(table),
+        proxy_protocol: table.boolean("proxy_protocol", false),
         max_connections: narrow(table.integer("max_connections", 10_000, CONNECTIONS)),
+        max_connections_per_client: table
+            .get("max_connections_per_client")
+            .filter(|value| !is_unlimited(value))
+            .and_then(|value| value.integer(CONNECTIONS))
+            .map(narrow),
         header_timeout: table.duration("header_timeout", Duration::from_secs(10), &TIMEOUTS),
         keep_alive_timeout: table.duration("keep_alive_timeout", Duration::from_secs(75), &TIMEOUTS),
         max_header_bytes: table
@@ -56,10 +56,13 @@ pub fn narrow(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+fn is_unlimited(value: &Value<'_>) -> bool {
+    value.raw.get_ref().as_str() == Some("unlimited")
+}
+
 /// `None`: unlimited.
 fn body_bytes(value: &Value<'_>) -> Option<u64> {
-    let unlimited = value.raw.get_ref().as_str() == Some("unlimited");
-    if unlimited { None } else { value.size(0..=crate::units::NUMBER_MAX) }
+    if is_unlimited(value) { None } else { value.size(0..=crate::units::NUMBER_MAX) }
 }
 
 /// No two sockets can have one address; port 0 is a new one each time.

@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<String, Problems> {
     })
 }
 
-/// Checks a text. `name` is what the problems call the file; `environment` answers for `${NAME}`.
+/// Checks a text. `name` is what the problems call the file, and its folder is where relative paths begin; `environment` answers for `${NAME}`.
 pub fn parse(name: &str, text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Config, Problems> {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {

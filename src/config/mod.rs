@@ -4,6 +4,7 @@
 //! together; `watch` tells when the file may have changed.
 
 mod address;
+pub mod certificates;
 pub mod compile;
 mod exceptions;
 mod key;
@@ -19,6 +20,7 @@ mod routes;
 mod settings;
 mod store;
 mod text;
+mod tls;
 mod upstream_tls;
 mod upstreams;
 pub mod watch;

@@ -1,6 +1,7 @@
 //! What a good file says, section by section. Every default is filled in, every name resolved to an index, every number
 //! in its unit; nothing here is on the request path (that is `proxy::policy`, compiled from this).
 
+use super::certificates::KeyPair;
 use crate::algorithm::Algorithm;
 use crate::identify::KeySpec;
 pub use crate::limit::{Allowance, Matcher, OnFailure, OnMissingKey};
@@ -55,12 +56,30 @@ impl fmt::Display for Counts {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listener {
     pub address: SocketAddr,
+    /// `None`: plain.
+    pub tls: Option<ListenerTls>,
+    pub proxy_protocol: bool,
     pub max_connections: usize,
+    /// `None`: unlimited.
+    pub max_connections_per_client: Option<usize>,
     pub header_timeout: Duration,
     pub keep_alive_timeout: Duration,
     pub max_header_bytes: usize,
     /// `None`: unlimited.
     pub max_body_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// The first is for clients that name no server, or none that is known.
+    pub pairs: Vec<KeyPair>,
+    pub min_version: TlsVersion,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    Tls12,
+    Tls13,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -24,7 +24,7 @@ pub struct Source<'a> {
     pub text: &'a str,
     pub environment: &'a dyn Fn(&str) -> Option<String>,
     /// The file's own: where relative paths in it start.
-    folder: &'a Path,
+    pub folder: &'a Path,
     /// With the byte of each; places are found at the end, in one walk.
     problems: RefCell<Vec<(usize, String, String)>>,
 }

@@ -41,7 +41,7 @@ pub fn watch(path: PathBuf) -> Receiver<()> {
 
 /// What a look at the file tells: another value means another file, or another content.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Look {
+pub struct Look {
     target: PathBuf,
     device: u64,
     inode: u64,
@@ -52,7 +52,8 @@ struct Look {
 
 impl Look {
     /// `None`: it is not there at the moment.
-    fn at(path: &Path) -> Option<Self> {
+    #[must_use]
+    pub fn at(path: &Path) -> Option<Self> {
         let target = fs::canonicalize(path).ok()?;
         let file = fs::metadata(&target).ok()?;
         Some(Self {

@@ -48,6 +48,15 @@ where
     }
 }
 
+/// Answers a connection that cannot be served, and ends it.
+pub async fn refuse<IO>(io: IO, failure: Failure, peer: Rc<Peer>, gateway: Rc<Gateway>, drain: Rc<Drain>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let connection = Connection { socket: Rc::new(Socket::new(io, BytesMut::new())), peer, gateway, drain };
+    connection.refuse(&failure).await;
+}
+
 struct Connection<IO> {
     socket: Rc<Socket<IO>>,
     peer: Rc<Peer>,

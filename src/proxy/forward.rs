@@ -1,6 +1,7 @@
 //! The way to the upstream and back: the request written anew, the answer passed on.
 
 use super::headers::{self, Hop};
+use super::peer::Peer;
 use super::policy::Route;
 use super::record::Record;
 use super::service::Gateway;
@@ -21,8 +22,7 @@ pub struct Admitted<'a> {
     pub request: &'a mut Request,
     pub path: NormalPath<'a>,
     pub query: Option<&'a str>,
-    /// The peer's address as text.
-    pub peer: &'a str,
+    pub peer: &'a Peer,
     pub trusted: bool,
     /// What holds it to one endpoint, where the upstream wants that.
     pub affinity: Option<u128>,
@@ -70,7 +70,8 @@ fn outgoing(route: &Route, admitted: Admitted<'_>, request_id: &str) -> Outgoing
     let mut head = Vec::with_capacity(1024);
     encode::request_line(&mut head, &request.method, |head| write_target(head, route, &admitted.path, admitted.query));
     let hop = Hop {
-        peer: admitted.peer,
+        peer: &admitted.peer.text,
+        scheme: admitted.peer.scheme,
         trusted: admitted.trusted,
         host: host(&request).unwrap_or_default(),
         request_id,

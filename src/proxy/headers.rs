@@ -19,6 +19,8 @@ const REQUEST_ID_MAX: usize = 128;
 pub struct Hop<'a> {
     /// The peer's address as text.
     pub peer: &'a str,
+    /// By which the peer connected.
+    pub scheme: &'static str,
     /// The peer is a trusted proxy: what it says of the hops before it is passed on.
     pub trusted: bool,
     /// As the client named it; what `Host` will say.
@@ -61,7 +63,7 @@ fn write_forwarding(out: &mut Vec<u8>, headers: &HeaderMap, hop: &Hop<'_>) {
     out.extend_from_slice(hop.peer.as_bytes());
     out.extend_from_slice(b"\r\n");
     if !(hop.trusted && headers.contains_key(X_FORWARDED_PROTO)) {
-        encode::field(out, "x-forwarded-proto", b"http");
+        encode::field(out, "x-forwarded-proto", hop.scheme.as_bytes());
     }
     if !(hop.trusted && headers.contains_key(X_FORWARDED_HOST)) {
         encode::field(out, "x-forwarded-host", hop.host);
@@ -191,7 +193,7 @@ mod tests {
     }
 
     fn written(request: &Request, trusted: bool) -> String {
-        let hop = Hop { peer: "192.0.2.1", trusted, host: b"shop", request_id: "id", upgrade: None };
+        let hop = Hop { peer: "192.0.2.1", scheme: "http", trusted, host: b"shop", request_id: "id", upgrade: None };
         let mut out = Vec::new();
         write_request(&mut out, request, &hop);
         String::from_utf8(out).unwrap()

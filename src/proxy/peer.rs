@@ -11,14 +11,16 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The IP address as it is told upstream; IPv4 mapped into IPv6 is IPv4.
     pub text: String,
+    /// By which the connection was made, as it is told upstream: `http` or `https`.
+    pub scheme: &'static str,
     pub bounds: Arc<Bounds>,
     pub last_host: LastHost,
 }
 
 impl Peer {
     #[must_use]
-    pub fn new(address: SocketAddr, bounds: Arc<Bounds>) -> Self {
-        Self { address, text: address.ip().to_canonical().to_string(), bounds, last_host: LastHost::default() }
+    pub fn new(address: SocketAddr, scheme: &'static str, bounds: Arc<Bounds>) -> Self {
+        Self { address, text: address.ip().to_canonical().to_string(), scheme, bounds, last_host: LastHost::default() }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::telemetry::metrics::RouteMetrics;
 use crate::upstream::Upstreams;
 use http_body::Body as _;
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,8 +117,7 @@ impl Gateway {
             Outcome::Pass => {
                 let affinity = route.affinity(&facts);
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
-                let peer = known.peer.text.as_str();
-                let admitted = Admitted { request, path, query, peer, trusted, affinity };
+                let admitted = Admitted { request, path, query, peer: known.peer, trusted, affinity };
                 if let Err(failure) = forward::forward(self, route, admitted, record, response).await {
                     fail(&failure, record, response);
                 }
@@ -131,6 +131,12 @@ impl Gateway {
             respond::annotate(&mut response.lines, &ruling.told, style, wall_us());
         }
         Ok(())
+    }
+
+    /// Whether a peer is one of the proxies in front of this gateway.
+    #[must_use]
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.in_force.borrow().snapshot.client_addr.trusts(peer)
     }
 
     pub(super) fn upstreams(&self) -> &Upstreams {
@@ -171,7 +177,7 @@ struct Known<'a> {
     snapshot: &'a Snapshot,
     limiter: &'a Limiter,
     peer: &'a Peer,
-    client: std::net::IpAddr,
+    client: IpAddr,
     begun: Instant,
 }
 

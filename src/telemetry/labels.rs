@@ -57,3 +57,9 @@ label!(
     /// What became of a further try that a request might have had.
     Retry { Sent = "sent", OverBudget = "over_budget" }
 );
+label!(
+    /// Why a connection ended before HTTP began on it.
+    HandshakeFailure {
+        Stranger = "stranger", ProxyHeader = "proxy_header", Tls = "tls", PlainHttp = "plain_http", Timeout = "timeout",
+    }
+);

@@ -18,14 +18,14 @@ macro_rules! made {
 mod shard;
 mod upstream;
 
-pub use super::labels::{Label, Outcome, Reload, Retry, Source, StoreErrorKind, Verdict};
+pub use super::labels::{HandshakeFailure, Label, Outcome, Reload, Retry, Source, StoreErrorKind, Verdict};
 use crate::clock;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
 pub use shard::ShardMetrics;
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 pub use upstream::{EndpointMetrics, OpenConnection, RetryMetrics};
 
@@ -59,6 +59,8 @@ struct All {
     build_info: GaugeVec,
     connections_active: IntGaugeVec,
     connections_rejected: IntCounterVec,
+    handshake_failures: IntCounterVec,
+    certificate_reloads: IntCounterVec,
     log_lines_dropped: IntCounter,
 }
 
@@ -173,8 +175,24 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
             r,
             counter(
                 "staunch_connections_rejected_total",
-                "Connections closed at once because of max_connections.",
+                "Connections closed at once because of max_connections or max_connections_per_client.",
                 &["listener"]
+            )
+        ),
+        handshake_failures: made!(
+            r,
+            counter(
+                "staunch_handshake_failures_total",
+                "Connections that ended before HTTP began on them, by what was wrong.",
+                &["listener", "reason"]
+            )
+        ),
+        certificate_reloads: made!(
+            r,
+            counter(
+                "staunch_certificate_reloads_total",
+                "Certificates and keys read anew because a file changed, by result.",
+                &["listener", "result"]
             )
         ),
         log_lines_dropped: made!(
@@ -285,6 +303,7 @@ impl LimitMetrics {
 /// Counted for one listener.
 #[derive(Clone, Debug)]
 pub struct ListenerMetrics {
+    listener: Arc<str>,
     pub active: IntGauge,
     pub rejected: IntCounter,
 }
@@ -293,9 +312,18 @@ impl ListenerMetrics {
     #[must_use]
     pub fn new(listener: &str) -> Self {
         Self {
+            listener: listener.into(),
             active: ALL.connections_active.with_label_values(&[listener]),
             rejected: ALL.connections_rejected.with_label_values(&[listener]),
         }
+    }
+
+    pub fn handshake_failed(&self, reason: HandshakeFailure) {
+        ALL.handshake_failures.with_label_values(&[&*self.listener, reason.text()]).inc();
+    }
+
+    pub fn certificates_reloaded(&self, result: Reload) {
+        ALL.certificate_reloads.with_label_values(&[&*self.listener, result.text()]).inc();
     }
 }
 
