@@ -2,8 +2,8 @@
 
 use staunch::algorithm::Algorithm;
 use staunch::telemetry::metrics::{
-    self, EndpointMetrics, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, Retry, RetryMetrics, RouteMetrics,
-    ShardMetrics, Source, StoreErrorKind, Verdict,
+    self, EndpointMetrics, HandshakeFailure, Label, LimitMetrics, ListenerMetrics, Outcome, Reload, Retry,
+    RetryMetrics, RouteMetrics, ShardMetrics, Source, StoreErrorKind, Verdict,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,7 +76,10 @@ fn metrics_of_the_program() -> BTreeMap<String, BTreeSet<String>> {
     shard.up(true);
     shard.degraded(false);
     shard.clock_skew(0.0);
-    ListenerMetrics::new("l").active.set(1);
+    let listener = ListenerMetrics::new("l");
+    listener.active.set(1);
+    listener.handshake_failed(HandshakeFailure::ALL[0]);
+    listener.certificates_reloaded(Reload::Ok);
     metrics::upstream_duration("u").observe(Duration::from_millis(100));
     EndpointMetrics::new("u", "e").up(true);
     RetryMetrics::new("u").count(Retry::Sent);
@@ -146,8 +149,6 @@ fn every_configuration_that_comes_along_is_accepted() {
 fn what_is_said_not_to_be_supported_yet_is_refused_in_these_words() {
     let quick_start = &blocks(&read("README.md"), "toml")[0];
     let unsupported = [
-        ("[[listeners]]", "[[listeners]]\ntls = { certificate = \"cert.pem\", private_key = \"key.pem\" }"),
-        ("[[listeners]]", "[[listeners]]\nproxy_protocol = true"),
         ("\"100/1m\"", "\"100/day\", algorithm = \"fixed_window\""),
         ("\"100/1m\"", "\"20\", algorithm = \"concurrency\""),
         ("\"100/1m\"", "\"100/1m\", on_exceed = { slow_down = { delay = \"500ms\" } }"),

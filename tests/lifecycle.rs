@@ -56,6 +56,22 @@ fn what_is_in_flight_finishes_and_the_exit_code_is_0() {
     }
 }
 
+/// Who has just connected cannot know that the gateway goes.
+#[test]
+fn a_new_connections_first_request_is_still_answered() {
+    let upstream = Upstream::start();
+    let setup = Setup::new(upstream.table() + ROUTES).arguments(&["--drain", "60s", "--workers", "1"]);
+    let mut gateway = setup.start();
+    let mut idle = Connection::open(gateway.port);
+    assert_eq!(idle.get("/", &[]).status, 200);
+    let mut new = Connection::open(gateway.port);
+    gateway.signal("-TERM");
+    assert!(idle.is_closed(), "the one core drains");
+    let answer = new.get("/", &[]);
+    assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
+    assert_eq!(gateway.ends().code(), Some(0));
+}
+
 #[test]
 fn without_anything_in_flight_it_ends_at_once() {
     let (mut gateway, _upstream) = start("60s");

@@ -75,6 +75,7 @@ impl Setup {
             let (port, admin) = (ports::free(), ports::free());
             let file = publish(folder.path(), &with_ports(&self.text, &self.listener, port, admin));
             let (process, log) = self.spawn(&file);
+            let folder = Arc::new(folder);
             let mut gateway = Gateway { process, port, admin, folder, file, listener: self.listener.clone(), log };
             if gateway.comes_up() {
                 return gateway;
@@ -82,6 +83,16 @@ impl Setup {
             assert!(gateway.log().contains("cannot listen on"), "it did not start:\n{}", gateway.log());
         }
         panic!("no free ports");
+    }
+
+    /// A second process with another's file and addresses, once it is ready.
+    pub fn start_beside(&self, other: &Gateway) -> Gateway {
+        let (process, log) = self.spawn(&other.file);
+        let (file, folder, listener) = (other.file.clone(), other.folder.clone(), other.listener.clone());
+        let gateway = Gateway { process, port: other.port, admin: other.admin, folder, file, listener, log };
+        // Its admin address would be answered by either.
+        eventually("the second process is ready", || gateway.log().contains(" ready: "));
+        gateway
     }
 
     fn spawn(&self, file: &Path) -> (Child, Arc<Mutex<String>>) {
@@ -131,7 +142,7 @@ pub struct Gateway {
     process: Child,
     pub port: u16,
     pub admin: u16,
-    folder: TempDir,
+    folder: Arc<TempDir>,
     pub file: PathBuf,
     listener: String,
     log: Arc<Mutex<String>>,

@@ -14,6 +14,7 @@ pub mod origin;
 pub mod ports;
 pub mod redis;
 pub mod store;
+pub mod tls;
 pub mod upstream;
 pub mod wait;
 pub mod wire;
