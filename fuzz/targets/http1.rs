@@ -5,6 +5,7 @@ use bytes::BytesMut;
 use http::Method;
 use libfuzzer_sys::fuzz_target;
 use staunch::http1::{Decoder, Framing, Progress, framing, head};
+use staunch::message::Request;
 
 const LIMIT: usize = 4096;
 
@@ -30,12 +31,13 @@ fn request(pieces: &[&[u8]]) -> Option<(Framing, Vec<u8>)> {
     let mut input = BytesMut::new();
     for (nth, piece) in pieces.iter().enumerate() {
         input.extend_from_slice(piece);
-        match head::take_request(&mut input, LIMIT) {
-            Ok(Some(found)) => {
+        let mut found = Request::default();
+        match head::take_request(&mut input, LIMIT, &mut found) {
+            Ok(true) => {
                 let rest = [&input[..], &pieces[nth + 1..].concat()].concat();
                 return Some((framing::of_request(found.version, &found.headers).ok()?, rest));
             }
-            Ok(None) => {}
+            Ok(false) => {}
             Err(_) => return None,
         }
     }

@@ -8,7 +8,7 @@ use super::connection::{RequestBody, Socket};
 use super::drain::Drain;
 use super::pace::Pace;
 use super::target;
-use crate::http1::{Decoder, Framing, HeadError, RequestHead, framing, head};
+use crate::http1::{Decoder, Framing, HeadError, framing, head};
 use crate::message::{Body, Request, Response};
 use crate::proxy::{Gateway, Peer};
 use crate::respond::Failure;
@@ -111,9 +111,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, NoRequest>> {
         loop {
-            match head::take_request(&mut self.socket.input.borrow_mut(), self.peer.bounds.max_header_bytes) {
-                Ok(Some(head)) => return Poll::Ready(self.accept(head, request).map_err(NoRequest::Refused)),
-                Ok(None) => {}
+            let limit = self.peer.bounds.max_header_bytes;
+            match head::take_request(&mut self.socket.input.borrow_mut(), limit, request) {
+                Ok(true) => return Poll::Ready(self.accept(request).map_err(NoRequest::Refused)),
+                Ok(false) => {}
                 Err(error) => return Poll::Ready(Err(NoRequest::Refused(unreadable(error)))),
             }
             let begun = !self.socket.input.borrow().is_empty();
@@ -135,32 +136,34 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + 'static> Connection<IO> {
     }
 
     /// Checks the head as a whole and puts the body behind it.
-    fn accept(&self, mut head: RequestHead, request: &mut Request) -> Result<bool, Failure> {
-        let is_framed = head.names.may_have(&CONTENT_LENGTH) || head.names.may_have(&TRANSFER_ENCODING);
-        let framing =
-            if is_framed { framing::of_request(head.version, &head.headers).map_err(bad)? } else { Framing::None };
-        let (target, authority) = target::split(&head.method, &head.target).map_err(bad)?;
-        target::check_host(&head.headers, head.version).map_err(bad)?;
-        let keep_alive = if head.names.may_have(&CONNECTION) {
-            framing::keeps_alive(head.version, &head.headers)
+    fn accept(&self, request: &mut Request) -> Result<bool, Failure> {
+        let is_framed = request.names.may_have(&CONTENT_LENGTH) || request.names.may_have(&TRANSFER_ENCODING);
+        let framing = if is_framed {
+            framing::of_request(request.version, &request.headers).map_err(bad)?
         } else {
-            head.version == Version::HTTP_11
+            Framing::None
+        };
+        if let Some((target, authority)) = target::split(&request.method, &request.target).map_err(bad)? {
+            (request.target, request.authority) = (target, Some(authority));
+        }
+        target::check_host(&request.headers, request.version).map_err(bad)?;
+        let keep_alive = if request.names.may_have(&CONNECTION) {
+            framing::keeps_alive(request.version, &request.headers)
+        } else {
+            request.version == Version::HTTP_11
         };
         self.socket.decoder.set(Decoder::new(framing));
-        let expected = if head.names.may_have(&EXPECT) { head.headers.remove(EXPECT) } else { None };
+        let expected = if request.names.may_have(&EXPECT) { request.headers.remove(EXPECT) } else { None };
         let waits = expected.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-        let body = if framing == Framing::None {
-            Body::Empty
-        } else {
-            if waits && head.version == Version::HTTP_11 {
+        if framing != Framing::None {
+            if waits && request.version == Version::HTTP_11 {
                 self.socket.expect_continue();
             }
             let bounds = &self.peer.bounds;
             let pace = Pace::new(bounds.body_grace(), bounds.stall_timeout);
-            Body::Stream(Box::pin(RequestBody::new(self.socket.clone(), bounds.max_body_bytes, pace)))
-        };
-        let RequestHead { method, version, headers, names, .. } = head;
-        *request = Request { method, target, authority, version, headers, names, body };
+            let body = RequestBody::new(self.socket.clone(), bounds.max_body_bytes, pace);
+            request.body = Body::Stream(Box::pin(body));
+        }
         Ok(keep_alive)
     }
 

@@ -5,19 +5,19 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, Method, Version};
 
-/// Takes an absolute target apart; gives path and query (`/…` or `*`) and the authority.
-pub fn split(method: &Method, target: &Bytes) -> Result<(Bytes, Option<Bytes>), &'static str> {
+/// Takes an absolute target apart: path and query (`/…`), and the authority. `None`: it has none (`/…` or `*`).
+pub fn split(method: &Method, target: &Bytes) -> Result<Option<(Bytes, Bytes)>, &'static str> {
     if method == Method::CONNECT {
         return Err("CONNECT is not served");
     }
     match target.first() {
-        Some(b'/') => Ok((target.clone(), None)),
-        Some(b'*') if target.len() == 1 && method == Method::OPTIONS => Ok((target.clone(), None)),
-        _ => absolute(target),
+        Some(b'/') => Ok(None),
+        Some(b'*') if target.len() == 1 && method == Method::OPTIONS => Ok(None),
+        _ => absolute(target).map(Some),
     }
 }
 
-fn absolute(target: &Bytes) -> Result<(Bytes, Option<Bytes>), &'static str> {
+fn absolute(target: &Bytes) -> Result<(Bytes, Bytes), &'static str> {
     let scheme = [&b"http://"[..], b"https://"]
         .into_iter()
         .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
@@ -33,7 +33,7 @@ fn absolute(target: &Bytes) -> Result<(Bytes, Option<Bytes>), &'static str> {
         None => Bytes::from_static(b"/"),
         Some(_) => [b"/", &path[..]].concat().into(),
     };
-    Ok((path, Some(authority)))
+    Ok((path, authority))
 }
 
 /// RFC 9112 §3.2: exactly one Host in HTTP/1.1.
@@ -50,18 +50,18 @@ pub fn check_host(headers: &HeaderMap, version: Version) -> Result<(), &'static 
 mod tests {
     use super::*;
 
-    fn parts(target: &'static str) -> Result<(String, Option<String>), &'static str> {
+    fn parts(target: &'static str) -> Result<Option<(String, String)>, &'static str> {
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
-        split(&Method::GET, &Bytes::from_static(target.as_bytes()))
-            .map(|(path, authority)| (text(path), authority.map(text)))
+        let split = split(&Method::GET, &Bytes::from_static(target.as_bytes()))?;
+        Ok(split.map(|(path, authority)| (text(path), text(authority))))
     }
 
     #[test]
     fn an_absolute_target_gives_its_path_and_its_authority() {
-        assert_eq!(parts("/a?b").unwrap(), ("/a?b".into(), None));
-        assert_eq!(parts("http://h:80/a?b").unwrap(), ("/a?b".into(), Some("h:80".into())));
-        assert_eq!(parts("HTTPS://h").unwrap(), ("/".into(), Some("h".into())));
-        assert_eq!(parts("http://h?q").unwrap(), ("/?q".into(), Some("h".into())));
+        assert_eq!(parts("/a?b").unwrap(), None);
+        assert_eq!(parts("http://h:80/a?b").unwrap(), Some(("/a?b".into(), "h:80".into())));
+        assert_eq!(parts("HTTPS://h").unwrap(), Some(("/".into(), "h".into())));
+        assert_eq!(parts("http://h?q").unwrap(), Some(("/?q".into(), "h".into())));
         for wrong in ["login", "*", "http:///a", "ftp://h/", "h:80", ""] {
             assert!(parts(wrong).is_err(), "{wrong}");
         }

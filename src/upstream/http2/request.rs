@@ -3,6 +3,7 @@
 
 use crate::http1::head;
 use crate::http1::websocket;
+use crate::message;
 use bytes::{Bytes, BytesMut};
 use h2::ext::Protocol;
 use http::header::{CONNECTION, HOST, TRANSFER_ENCODING, UPGRADE};
@@ -25,8 +26,9 @@ pub struct Translated {
 }
 
 pub fn translate(written: &[u8], way: &Way<'_>) -> Result<Translated, &'static str> {
-    let read = head::take_request(&mut BytesMut::from(written), usize::MAX);
-    let Ok(Some(mut head)) = read else { return Err("more fields than can be passed on") };
+    let mut head = message::Request::default();
+    let read = head::take_request(&mut BytesMut::from(written), usize::MAX, &mut head);
+    let Ok(true) = read else { return Err("more fields than can be passed on") };
     let host = head.headers.remove(HOST).filter(|host| !host.is_empty());
     let authority = match &host {
         Some(host) => Authority::try_from(host.as_bytes()),
