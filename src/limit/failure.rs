@@ -201,9 +201,6 @@ fn start_from(memory: &Memory, check: &Check, share: &Check, told: LastTold) {
 /// This gateway's share of a limit: at least one unit, and room for one request.
 pub(super) fn divide(check: &Check, gateways: u64) -> Check {
     let mut share = *check;
-    if gateways == 1 {
-        return share;
-    }
     share.quota.units = (check.quota.units / gateways).max(1);
     share.quota.burst = (check.quota.burst / gateways).max(1);
     share.cost = check.cost.min(check.algorithm.capacity(&share.quota));

@@ -41,6 +41,8 @@ pub struct Ruling<'l> {
     pub degraded: bool,
     /// When it was made.
     pub at: Instant,
+    /// From the request's beginning to then.
+    pub took: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,25 +129,9 @@ impl Limiter {
 
     fn rule<'l>(&self, case: &Case<'l, '_>, settled: &Settled, ruling: &mut Ruling<'l>) {
         ruling.at = clock::now();
-        self.durations[settled.source().index()].observe(ruling.at.duration_since(case.begun));
-        case.tell(settled, ruling);
-        if ruling.outcome == Outcome::Refused {
-            self.note_refused(case, settled);
-        }
-    }
-
-    fn note_refused(&self, case: &Case<'_, '_>, settled: &Settled) {
-        let mut seen = case.checks.iter().zip(&settled.seen);
-        for (question, limit) in case.questions.iter().zip(case.limits) {
-            if *question == Question::Ask
-                && let Some((check, Seen::Decided { decision, .. })) = seen.next()
-                && check.enforced
-                && !decision.admitted
-            {
-                let named = || limit.limit.named(check.key.0, case.facts);
-                self.top.count(check.key.0, case.now, named);
-            }
-        }
+        ruling.took = ruling.at.duration_since(case.begun);
+        self.durations[settled.source().index()].observe(ruling.took);
+        case.tell(settled, &self.top, ruling);
     }
 }
 
@@ -153,7 +139,8 @@ impl<'l> Ruling<'l> {
     /// Nothing is against it.
     #[must_use]
     pub fn pass(at: Instant) -> Self {
-        Self { outcome: Outcome::Pass, told: SmallVec::new(), decided_by: None, verdict: None, degraded: false, at }
+        let (outcome, told, took) = (Outcome::Pass, SmallVec::new(), Duration::ZERO);
+        Self { outcome, told, decided_by: None, verdict: None, degraded: false, at, took }
     }
 }
 
@@ -191,8 +178,8 @@ impl<'l, 'f> Case<'l, 'f> {
         asked.map(|(_, limit)| limit.limit.on_failure)
     }
 
-    /// Makes one ruling of what each limit said, and counts each limit's word.
-    fn tell(&self, settled: &Settled, ruling: &mut Ruling<'l>) {
+    /// Makes one ruling of what each limit said, and counts each limit's word, and in `top` the keys that were refused.
+    fn tell(&self, settled: &Settled, top: &Top, ruling: &mut Ruling<'l>) {
         let passes = settled.passes && !self.refused_outright;
         ruling.degraded = settled.degraded;
         if let Some(retry_after) = settled.closed {
@@ -213,7 +200,14 @@ impl<'l, 'f> Case<'l, 'f> {
                         let standing = if passes { decision.after } else { decision.before };
                         // What is decided here is this gateway's share, and told as that.
                         let gateways = if *source == Source::Local { settled.gateways } else { 1 };
-                        let told = told(limit, &failure::divide(check, gateways), standing, decision);
+                        if check.enforced && !decision.admitted && ruling.outcome == Outcome::Refused {
+                            top.count(check.key.0, self.now, || limit.limit.named(check.key.0, self.facts));
+                        }
+                        let told = if gateways == 1 {
+                            told(limit, check, standing, decision)
+                        } else {
+                            told(limit, &failure::divide(check, gateways), standing, decision)
+                        };
                         (verdict(decision.admitted, limit), *source, Some(told))
                     }
                     Some((_, Seen::Uncounted)) => {

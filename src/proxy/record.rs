@@ -29,7 +29,7 @@ pub struct Record {
     snapshot: Rc<Arc<Snapshot>>,
     arrival: Arrival,
     /// Where that was known before this record's own end.
-    ended: Option<Instant>,
+    took: Option<Duration>,
     route: Option<Arc<Route>>,
     outcome: Outcome,
     status: u16,
@@ -81,7 +81,7 @@ impl Record {
             gateway,
             snapshot,
             arrival,
-            ended: None,
+            took: None,
             route: None,
             outcome: Outcome::Forwarded,
             status: CLIENT_LEFT,
@@ -111,9 +111,9 @@ impl Record {
         self.outcome = outcome;
     }
 
-    /// By its limits, at this moment; to write the refusal takes no time that would be worth another look at the clock.
-    pub fn refused(&mut self, at: Instant) {
-        (self.outcome, self.ended) = (Outcome::Limited, Some(at));
+    /// By its limits, after this time; to write the refusal takes none that would be worth another look at the clock.
+    pub fn refused(&mut self, took: Duration) {
+        (self.outcome, self.took) = (Outcome::Limited, Some(took));
     }
 
     /// `endpoint`: the last that was tried. `held`: counts the request there, until this record ends.
@@ -170,7 +170,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let metrics = self.route.as_ref().map_or(self.gateway.unrouted(), |route| &route.metrics);
-        let duration = self.ended.unwrap_or_else(clock::now).duration_since(self.arrival.begun);
+        let duration = self.took.unwrap_or_else(|| clock::now().duration_since(self.arrival.begun));
         metrics.count(self.outcome, duration.as_secs_f64());
         self.write_line(duration);
     }

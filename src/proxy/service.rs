@@ -107,7 +107,7 @@ impl Gateway {
         let wall_us = || clock::wall_us_at(known.begun);
         match ruling.outcome {
             Outcome::Refused => {
-                record.refused(ruling.at);
+                record.refused(ruling.took);
                 respond::refuse(response, request, &ruling.told, style, wall_us());
                 response.at = Some(ruling.at);
                 return Ok(());
