@@ -196,11 +196,10 @@ impl Lines {
         Self(Vec::with_capacity(bytes))
     }
 
-    /// Adds a field. `value` writes visible ASCII and blanks only.
+    /// Adds a field that starts with `name: `. `value` writes visible ASCII and blanks only.
     #[inline]
-    pub fn add(&mut self, name: &'static str, value: impl FnOnce(&mut Vec<u8>)) {
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b": ");
+    pub fn add(&mut self, start: &'static str, value: impl FnOnce(&mut Vec<u8>)) {
+        self.0.extend_from_slice(start.as_bytes());
         value(&mut self.0);
         self.0.extend_from_slice(b"\r\n");
     }

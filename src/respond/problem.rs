@@ -34,6 +34,7 @@ impl Problem {
     }
 
     /// A text that is written as it stands between the quotes.
+    #[inline]
     #[must_use]
     pub fn escaped(mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) -> Self {
         self.name(name);
@@ -43,6 +44,7 @@ impl Problem {
         self
     }
 
+    #[inline]
     #[must_use]
     pub fn number(mut self, name: &'static str, value: u64) -> Self {
         self.name(name);
@@ -51,6 +53,7 @@ impl Problem {
     }
 
     /// Of texts that are escaped already.
+    #[inline]
     #[must_use]
     pub fn list<'a>(mut self, name: &'static str, values: impl Iterator<Item = &'a str>) -> Self {
         self.name(name);
@@ -75,6 +78,7 @@ impl Problem {
     }
 
     /// Member names are ours, and plain.
+    #[inline]
     fn name(&mut self, name: &'static str) {
         self.0.extend_from_slice(b",\"");
         self.0.extend_from_slice(name.as_bytes());

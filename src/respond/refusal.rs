@@ -61,9 +61,9 @@ fn plain(answer: &mut Response, told: &[Told], style: &Style, wait_us: Option<u6
     };
     (answer.status, answer.body) = (style.status, Body::from(body));
     answer.lines = Lines::with_capacity(80 + room(told));
-    answer.lines.add("content-type", |line| line.extend_from_slice(content_type.as_bytes()));
+    answer.lines.add("content-type: ", |line| line.extend_from_slice(content_type.as_bytes()));
     if let Some(wait_us) = wait_us {
-        answer.lines.add("retry-after", |line| integer(line, retry_after_s(wait_us)));
+        answer.lines.add("retry-after: ", |line| integer(line, retry_after_s(wait_us)));
     }
 }
 
@@ -90,13 +90,13 @@ fn line(told: &[Told], wait_us: Option<u64>) -> Bytes {
 fn grpc(answer: &mut Response, told: &[Told], wait_us: Option<u64>) {
     answer.status = StatusCode::OK;
     let lines = &mut answer.lines;
-    lines.add("content-type", |line| line.extend_from_slice(GRPC));
-    lines.add("grpc-status", |line| line.extend_from_slice(RESOURCE_EXHAUSTED));
+    lines.add("content-type: ", |line| line.extend_from_slice(GRPC));
+    lines.add("grpc-status: ", |line| line.extend_from_slice(RESOURCE_EXHAUSTED));
     let mut message = Vec::new();
     detail(&mut message, told, wait_us, Name::text);
-    lines.add("grpc-message", |line| line.extend_from_slice(percent_encoded(&message).as_bytes()));
+    lines.add("grpc-message: ", |line| line.extend_from_slice(percent_encoded(&message).as_bytes()));
     // gRFC A6: milliseconds to wait, or a negative number for "do not retry".
-    lines.add("grpc-retry-pushback-ms", |line| match wait_us {
+    lines.add("grpc-retry-pushback-ms: ", |line| match wait_us {
         Some(wait_us) => integer(line, milliseconds(wait_us)),
         None => line.extend_from_slice(b"-1"),
     });
