@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use http::Method;
 use libfuzzer_sys::fuzz_target;
 use staunch::http1::{Decoder, Framing, Progress, framing, head};
-use staunch::message::Request;
+use staunch::message::{Request, Response};
 
 const LIMIT: usize = 4096;
 
@@ -56,8 +56,9 @@ fuzz_target!(|octets: &[u8]| {
         assert_eq!(body(framing, &[&rest]), body(framing, &pieces));
     }
     let mut input = BytesMut::from(octets);
-    if let Ok(Some(found)) = head::take_response(&mut input, LIMIT)
-        && let Ok(framing) = framing::of_response(&Method::GET, found.status, found.version, &found.headers)
+    let mut found = Response::default();
+    if let Ok(Some(version)) = head::take_response(&mut input, LIMIT, &mut found)
+        && let Ok(framing) = framing::of_response(&Method::GET, found.status, version, &found.headers)
     {
         body(framing, &[&input]);
     }

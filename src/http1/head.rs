@@ -1,7 +1,7 @@
 //! Message heads: found, checked and parsed. `httparse` does the parsing; what it lets pass and we do not (a bare LF, a
 //! folded line) is looked for here, in the same pass that finds the head's end.
 
-use crate::message::Request;
+use crate::message::{Request, Response};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use std::mem::MaybeUninit;
@@ -10,13 +10,6 @@ use std::mem::MaybeUninit;
 const MAX_FIELDS: usize = 256;
 /// Endpoints are trusted further than strangers: their bound is for what is no head at all.
 const MAX_ANSWER_FIELDS: usize = 1024;
-
-#[derive(Debug)]
-pub struct ResponseHead {
-    pub status: StatusCode,
-    pub version: Version,
-    pub headers: HeaderMap,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
@@ -45,8 +38,9 @@ pub fn take_request(input: &mut BytesMut, limit: usize, taken: &mut Request) -> 
     Ok(true)
 }
 
-/// Takes a whole response head off the front of `input`; `None`: more bytes are needed.
-pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<ResponseHead>, HeadError> {
+/// Takes a whole response head off the front of `input` into `taken`, in the place of any head before it, and tells its
+/// version. `None`: more bytes are needed.
+pub fn take_response(input: &mut BytesMut, limit: usize, taken: &mut Response) -> Result<Option<Version>, HeadError> {
     let Some(length) = section_length(input, limit)? else { return Ok(None) };
     let bytes = input.split_to(length).freeze();
     let mut fields = [const { MaybeUninit::uninit() }; MAX_ANSWER_FIELDS];
@@ -56,10 +50,10 @@ pub fn take_response(input: &mut BytesMut, limit: usize) -> Result<Option<Respon
     let (Some(code), Some(minor)) = (response.code, response.version) else {
         return Err(HeadError::Malformed("incomplete status line"));
     };
-    let status = StatusCode::from_u16(code).map_err(|_| HeadError::Malformed("invalid status code"))?;
-    let mut headers = HeaderMap::new();
-    put_fields(response.headers, &bytes, &mut headers)?;
-    Ok(Some(ResponseHead { status, version: version_of(minor), headers }))
+    taken.status = StatusCode::from_u16(code).map_err(|_| HeadError::Malformed("invalid status code"))?;
+    taken.headers.clear();
+    put_fields(response.headers, &bytes, &mut taken.headers)?;
+    Ok(Some(version_of(minor)))
 }
 
 /// The fields of a trailer section, its closing empty line included.

@@ -14,6 +14,6 @@ pub mod websocket;
 
 pub use body::{Decoder, Progress};
 pub use framing::Framing;
-pub use head::{HeadError, ResponseHead};
+pub use head::HeadError;
 pub use send::{Mode, SendError, Sender};
 pub use timer::Timer;

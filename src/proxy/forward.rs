@@ -11,7 +11,6 @@ use crate::respond::Failure;
 use crate::respond::failure::UpstreamFault;
 use crate::route::NormalPath;
 use crate::upstream::choose::NoEndpoint;
-use crate::upstream::connection::Exchanged;
 use crate::upstream::{Endpoint, Failed, Outgoing, Sent, Wish};
 use http::{HeaderValue, Method, Version};
 use http_body::Body as _;
@@ -39,25 +38,13 @@ pub async fn forward(
     let request_id = headers::request_id(admitted.request);
     let wish = Wish { response_timeout: route.response_timeout, affinity: admitted.affinity };
     let outgoing = outgoing(route, admitted, &request_id);
-    let Sent { result, endpoint, held } = gateway.upstreams().send(&route.upstream, outgoing, wish).await;
+    let Sent { result, endpoint, held } = gateway.upstreams().send(&route.upstream, outgoing, wish, response).await;
     record.forwarded(&request_id, endpoint, held);
-    let answered = |status| endpoint.iter().for_each(|endpoint| route.upstream.answered(endpoint, status));
-    match result {
-        Ok(Exchanged::Answer(mut head, body)) => {
-            answered(head.status);
-            headers::strip_answer(&mut head.headers);
-            (response.status, response.headers, response.body) = (head.status, head.headers, body);
-        }
-        Ok(Exchanged::Switched(mut head, tunnel)) => {
-            answered(head.status);
-            let protocol = head.headers.remove(http::header::UPGRADE);
-            headers::strip_answer(&mut head.headers);
-            head.headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
-            (response.status, response.headers) = (head.status, head.headers);
-            response.tunnel = Some(Box::new(tunnel));
-        }
-        Err(failed) => return Err(failure(route, endpoint, &failed)),
-    }
+    result.map_err(|failed| failure(route, endpoint, &failed))?;
+    let headers = &mut response.headers;
+    let protocol = response.tunnel.as_ref().and_then(|_| headers.remove(http::header::UPGRADE));
+    headers::strip_answer(headers);
+    headers.extend(protocol.map(|protocol| (http::header::UPGRADE, protocol)));
     Ok(())
 }
 

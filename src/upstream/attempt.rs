@@ -1,6 +1,6 @@
 //! One attempt on one endpoint: a connection, kept or new, and the exchange on it.
 
-use super::connection::{Asked, Connection, ExchangeError, Exchanged};
+use super::connection::{Asked, Connection, ExchangeError};
 use super::http2;
 use super::pool::Pool;
 use super::send::{Failed, Outgoing, Upstreams};
@@ -9,6 +9,7 @@ use super::{Endpoint, Upstream};
 use crate::clock;
 use crate::http1::Sender;
 use crate::http1::websocket::is_websocket;
+use crate::message::Response;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::rc::Rc;
@@ -20,26 +21,32 @@ use tokio::time::{Instant, timeout};
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 
-/// Why there is no answer; and the request, when the endpoint has not looked at it.
-type NoAnswer = (Failed, Option<Outgoing>);
+/// Where a request is tried, and how long the answer's head is waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Goal<'a> {
+    pub upstream: &'a Upstream,
+    pub endpoint: &'a Endpoint,
+    pub patience: Duration,
+}
 
 impl Upstreams {
-    /// One try. The request comes back when the endpoint has not looked at it. `COUNTED`: it is told in the upstream's figures,
-    /// which health checks are not.
+    /// One try, with its answer in `answer`. The request stays whole when the endpoint has not looked at it. Neither is handed
+    /// on by value: they are some 400 octets, and would be copied at every step. `COUNTED`: it is told in the upstream's
+    /// figures, which health checks are not.
     pub(super) async fn try_once<const COUNTED: bool>(
         &self,
-        upstream: &Upstream,
-        endpoint: &Endpoint,
-        request: Outgoing,
-        response_timeout: Duration,
-    ) -> Result<Exchanged, NoAnswer> {
+        goal: Goal<'_>,
+        request: &mut Outgoing,
+        answer: &mut Response,
+    ) -> Result<(), Failed> {
+        let Goal { upstream, endpoint, patience } = goal;
         let pool = self.pool(endpoint, upstream.idle_timeout);
-        let attempt = Attempt::<COUNTED> { upstream, endpoint, pool, patience: response_timeout };
+        let attempt = Attempt::<COUNTED> { upstream, endpoint, pool, patience };
         // Boxed: what HTTP/1.1 needs is small, and each client's connection has room for it.
         if endpoint.transport.http2 {
-            Box::pin(attempt.over_http2(request)).await
+            Box::pin(attempt.over_http2(request, answer)).await
         } else {
-            attempt.over_http1(request).await
+            attempt.over_http1(request, answer).await
         }
     }
 
@@ -67,32 +74,32 @@ impl<const COUNTED: bool> Attempt<'_, COUNTED> {
         }
     }
 
-    async fn over_http1(&self, request: Outgoing) -> Result<Exchanged, NoAnswer> {
+    async fn over_http1(&self, request: &mut Outgoing, answer: &mut Response) -> Result<(), Failed> {
         let connection = match self.pool.take() {
             Some(connection) => connection,
             None => match connect(self.endpoint, false, self.upstream.connect_timeout).await {
                 Ok(io) => Connection::new(io).counted(self.endpoint.state.metrics.open()),
-                Err(error) => return Err((Failed::Unreachable(error), Some(request))),
+                Err(error) => return Err(Failed::Unreachable(error)),
             },
         };
         let begun = clock::now();
+        let sender = Sender::new(std::mem::take(&mut request.head), std::mem::take(&mut request.body), request.mode);
         let asked = Asked {
             method: &request.method,
             upgrade: request.upgrade.as_ref(),
             begun: Instant::from_std(begun),
             patience: self.patience,
         };
-        let sender = Sender::new(request.head, request.body, request.mode);
-        let exchanged = connection.exchange(sender, &asked, &self.pool).await;
+        let exchanged = connection.exchange(sender, &asked, &self.pool, answer).await;
         self.observe(begun);
-        exchanged.map_err(|error| (Failed::from(error), None))
+        exchanged.map_err(Failed::from)
     }
 
     /// Another protocol than a WebSocket has no form in HTTP/2, and an endpoint may take none of those either: such a
     /// request goes over a connection of its own, in HTTP/1.1.
-    async fn over_http2(&self, request: Outgoing) -> Result<Exchanged, NoAnswer> {
+    async fn over_http2(&self, request: &mut Outgoing, answer: &mut Response) -> Result<(), Failed> {
         if request.upgrade.as_ref().is_some_and(|protocol| !is_websocket(protocol)) {
-            return self.over_http1(request).await;
+            return self.over_http1(request, answer).await;
         }
         let within = self.upstream.connect_timeout;
         let opening = async {
@@ -105,17 +112,17 @@ impl<const COUNTED: bool> Attempt<'_, COUNTED> {
         };
         let stream = match self.pool.http2.stream(opening).await {
             Ok(stream) => stream,
-            Err(error) => return Err((Failed::Unreachable(error), Some(request))),
+            Err(error) => return Err(Failed::Unreachable(error)),
         };
         if request.upgrade.is_some() && !stream.link.takes_websockets() {
             drop(stream);
-            return self.over_http1(request).await;
+            return self.over_http1(request, answer).await;
         }
         let begun = clock::now();
         let (method, upgrade) = (request.method.clone(), request.upgrade.clone());
         let begun_at = Instant::from_std(begun);
         let asked = Asked { method: &method, upgrade: upgrade.as_ref(), begun: begun_at, patience: self.patience };
-        let exchanged = http2::exchange(stream, request, &asked, self.endpoint).await;
+        let exchanged = http2::exchange(stream, request, &asked, self.endpoint, answer).await;
         self.observe(begun);
         exchanged
     }

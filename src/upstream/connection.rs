@@ -5,11 +5,11 @@
 use super::answer::AnswerBody;
 use super::pool::Pool;
 use super::stream::Stream;
-use crate::http1::{Decoder, Framing, HeadError, ResponseHead, SendError, Sender, Timer, framing, head};
-use crate::message::{Body, BodyError, Tunnel};
+use crate::http1::{Decoder, Framing, HeadError, SendError, Sender, Timer, framing, head};
+use crate::message::{BodyError, Response, Tunnel};
 use crate::telemetry::metrics::OpenConnection;
 use bytes::BytesMut;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -47,14 +47,6 @@ pub enum ExchangeError {
     Body(BodyError),
 }
 
-/// The head of an answer, and what follows it.
-#[derive(Debug)]
-pub enum Exchanged {
-    Answer(ResponseHead, Body),
-    /// 101: what was asked for is spoken from here on.
-    Switched(ResponseHead, Tunnel),
-}
-
 /// What an answer depends on besides itself.
 pub struct Asked<'a> {
     pub method: &'a Method,
@@ -85,31 +77,37 @@ impl Connection {
             && matches!(self.io.read_now(&mut octet), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends a request and reads the head of the answer; what is left of the request goes on while the answer's body is read.
+    /// Sends a request and reads the head of its answer into `answer`, with the body or, after a 101, the tunnel that follows
+    /// it. What is left of the request goes on while the answer's body is read.
     pub async fn exchange(
         mut self,
         request: Sender,
         asked: &Asked<'_>,
         pool: &Rc<Pool>,
-    ) -> Result<Exchanged, ExchangeError> {
+        answer: &mut Response,
+    ) -> Result<(), ExchangeError> {
         let mut upload =
             Upload { request, sending: true, deadline: asked.begun + asked.patience, patience: asked.patience };
         loop {
-            let head = poll_fn(|cx| self.poll_head(&mut upload, cx)).await?;
-            if head.status == StatusCode::SWITCHING_PROTOCOLS {
-                let wanted = asked.upgrade.is_some_and(|protocol| changes_to(protocol, &head));
-                return if wanted { Ok(Exchanged::Switched(head, self.into_tunnel())) } else { Err(UNASKED) };
+            let version = poll_fn(|cx| self.poll_head(&mut upload, answer, cx)).await?;
+            if answer.status == StatusCode::SWITCHING_PROTOCOLS {
+                if !asked.upgrade.is_some_and(|protocol| changes_to(protocol, &answer.headers)) {
+                    return Err(UNASKED);
+                }
+                answer.tunnel = Some(Box::new(self.into_tunnel()));
+                return Ok(());
             }
-            if head.status.is_informational() {
+            if answer.status.is_informational() {
                 continue; // 100 was answered by us; the others are hints that a proxy need not pass on
             }
-            let framing = framing::of_response(asked.method, head.status, head.version, &head.headers)
+            let framing = framing::of_response(asked.method, answer.status, version, &answer.headers)
                 .map_err(ExchangeError::Malformed)?;
             let reusable =
-                framing != Framing::UntilClose && framing::keeps_alive(head.version, &head.headers) && !upload.sending;
+                framing != Framing::UntilClose && framing::keeps_alive(version, &answer.headers) && !upload.sending;
             let upload = upload.sending.then_some(upload.request);
             let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
-            return Ok(Exchanged::Answer(head, body.into_body()));
+            answer.body = body.into_body();
+            return Ok(());
         }
     }
 
@@ -117,16 +115,21 @@ impl Connection {
         Tunnel { upstream: Box::new(self.io), read_ahead: self.input.freeze(), held: None }
     }
 
-    fn poll_head(&mut self, upload: &mut Upload, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, ExchangeError>> {
+    fn poll_head(
+        &mut self,
+        upload: &mut Upload,
+        answer: &mut Response,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Version, ExchangeError>> {
         match upload.poll(&mut self.io, cx) {
             Err(SendError::Body(error)) => return Poll::Ready(Err(ExchangeError::Body(error))),
             // An endpoint may answer and close without reading on: its answer still counts.
-            Err(SendError::Io(error)) if self.input.is_empty() => return Poll::Ready(self.last_words(error)),
+            Err(SendError::Io(error)) if self.input.is_empty() => return Poll::Ready(self.last_words(error, answer)),
             Err(SendError::Io(_)) | Ok(()) => {}
         }
         loop {
-            match head::take_response(&mut self.input, MAX_HEAD) {
-                Ok(Some(head)) => return Poll::Ready(Ok(head)),
+            match head::take_response(&mut self.input, MAX_HEAD, answer) {
+                Ok(Some(version)) => return Poll::Ready(Ok(version)),
                 Ok(None) => {}
                 Err(HeadError::TooLarge) => return Poll::Ready(Err(TOO_LARGE)),
                 Err(HeadError::Malformed(why)) => return Poll::Ready(Err(ExchangeError::Malformed(why))),
@@ -141,12 +144,12 @@ impl Connection {
     }
 
     /// The request could not be written to its end: takes an answer that may be there all the same.
-    fn last_words(&mut self, error: io::Error) -> Result<ResponseHead, ExchangeError> {
+    fn last_words(&mut self, error: io::Error, answer: &mut Response) -> Result<Version, ExchangeError> {
         self.input.resize(READ, 0);
         let length = self.io.read_now(&mut self.input).unwrap_or(0);
         self.input.truncate(length);
-        match head::take_response(&mut self.input, MAX_HEAD) {
-            Ok(Some(head)) => Ok(head),
+        match head::take_response(&mut self.input, MAX_HEAD, answer) {
+            Ok(Some(version)) => Ok(version),
             _ => Err(ExchangeError::Unanswered(error)),
         }
     }
@@ -200,7 +203,7 @@ const UNASKED: ExchangeError = ExchangeError::Malformed("a 101 that nobody asked
 const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too large");
 
 /// A 101 to another protocol than was asked for is no answer to that.
-fn changes_to(asked: &HeaderValue, head: &ResponseHead) -> bool {
-    let protocol = head.headers.get(http::header::UPGRADE);
+fn changes_to(asked: &HeaderValue, answered: &HeaderMap) -> bool {
+    let protocol = answered.get(http::header::UPGRADE);
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(asked.as_bytes()))
 }

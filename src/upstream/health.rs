@@ -4,11 +4,11 @@
 //! An endpoint starts healthy: one that is down is noticed by the requests that fail there, while one that is up would be
 //! missed until it was asked often enough.
 
-use super::connection::Exchanged;
+use super::attempt::Goal;
 use super::send::{Outgoing, Upstreams};
 use super::{Endpoint, Upstream};
 use crate::http1::{Mode, encode};
-use crate::message::Body;
+use crate::message::{Body, Response};
 use http::Method;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -55,12 +55,13 @@ pub async fn watch(upstream: &Upstream, endpoint: &Endpoint, health: &Health) {
 /// One check, on a connection of its own that is closed after it: a kept one would not tell whether new ones are taken.
 async fn ask(upstream: &Upstream, endpoint: &Endpoint, health: &Health) -> Result<(), String> {
     let head = head(endpoint, &health.path);
-    let request = Outgoing { method: Method::GET, head, body: Body::Empty, mode: Mode::None, upgrade: None };
+    let mut request = Outgoing { method: Method::GET, head, body: Body::Empty, mode: Mode::None, upgrade: None };
     let own = Upstreams::default();
-    let exchanged = own.try_once::<false>(upstream, endpoint, request, health.timeout).await;
-    let answer = exchanged.map_err(|(failed, _)| failed.reason().unwrap_or_default())?;
-    let (Exchanged::Answer(head, _) | Exchanged::Switched(head, _)) = answer;
-    let status = head.status.as_u16();
+    let goal = Goal { upstream, endpoint, patience: health.timeout };
+    let mut answer = Response::default();
+    let asked = own.try_once::<false>(goal, &mut request, &mut answer).await;
+    asked.map_err(|failed| failed.reason().unwrap_or_default())?;
+    let status = answer.status.as_u16();
     let good = health.status.map_or((200..400).contains(&status), |wanted| status == wanted);
     if good { Ok(()) } else { Err(format!("answered {status}")) }
 }

@@ -1,12 +1,12 @@
 //! Sending one request: an endpoint, one attempt on it, and at most so many further ones, on others where there are some.
 
+use super::attempt::Goal;
 use super::choose::{Chosen, NoEndpoint};
-use super::connection::Exchanged;
 use super::pool::Pool;
 use super::state::InFlight;
 use super::{Endpoint, Upstream};
 use crate::http1::Mode;
-use crate::message::{Body, BodyError};
+use crate::message::{Body, BodyError, Response};
 use crate::telemetry::metrics::Retry;
 use http::{HeaderValue, Method};
 use smallvec::SmallVec;
@@ -26,7 +26,7 @@ pub struct Upstreams {
 #[derive(Debug)]
 pub struct Outgoing {
     pub method: Method,
-    /// The whole head.
+    /// The whole head; none when it has left.
     pub head: Vec<u8>,
     pub body: Body,
     pub mode: Mode,
@@ -45,8 +45,8 @@ pub struct Wish {
 /// What became of a request.
 #[derive(Debug)]
 pub struct Sent<'u> {
-    /// The head of the answer, or the reason why there is none.
-    pub result: Result<Exchanged, Failed>,
+    /// The reason why there is no answer.
+    pub result: Result<(), Failed>,
     /// The endpoint that was tried last.
     pub endpoint: Option<&'u Endpoint>,
     /// Counts the request at its endpoint; to be kept until the answer's body has ended.
@@ -70,9 +70,14 @@ pub enum Failed {
 }
 
 impl Upstreams {
-    /// Sends the request to an endpoint, and to further ones while that may be and fails. What an answer's status says of
-    /// its endpoint is for the caller to tell, who takes the answer apart: it is too large to be looked at in passing.
-    pub async fn send<'u>(&self, upstream: &'u Upstream, mut request: Outgoing, wish: Wish) -> Sent<'u> {
+    /// Sends the request to an endpoint, and to further ones while that may be and fails; the answer comes into `answer`.
+    pub async fn send<'u>(
+        &self,
+        upstream: &'u Upstream,
+        mut request: Outgoing,
+        wish: Wish,
+        answer: &mut Response,
+    ) -> Sent<'u> {
         let mut tried: SmallVec<[usize; 2]> = SmallVec::new();
         let mut chosen = match upstream.choose(wish.affinity, &tried) {
             Ok(chosen) => chosen,
@@ -81,14 +86,16 @@ impl Upstreams {
         loop {
             let endpoint = &upstream.endpoints[chosen.index];
             let spare = upstream.may_try_again(&tried).then(|| request.replay()).flatten();
-            let (failed, again) = match self.try_once::<true>(upstream, endpoint, request, wish.response_timeout).await
-            {
-                Ok(exchanged) => return Sent { result: Ok(exchanged), endpoint: Some(endpoint), held: chosen.held },
-                Err(no_answer) => no_answer,
+            let goal = Goal { upstream, endpoint, patience: wish.response_timeout };
+            let tried_now = self.try_once::<true>(goal, &mut request, answer).await;
+            let Err(failed) = tried_now else {
+                upstream.answered(endpoint, answer.status);
+                return Sent { result: Ok(()), endpoint: Some(endpoint), held: chosen.held };
             };
             upstream.failed(endpoint, &failed);
             // Before the next choice: it may be the same endpoint again, and full with this request.
             chosen.held = None;
+            let again = (!request.head.is_empty()).then_some(request);
             let next = again.or(spare.filter(|_| failed.may_repeat()));
             let next = next.and_then(|next| Some((next, upstream.choose_again(wish.affinity, &mut tried, &chosen)?)));
             let Some(next) = next else {

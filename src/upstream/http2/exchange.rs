@@ -5,9 +5,9 @@ use super::link::Open;
 use super::request::{Translated, Way, translate};
 use super::tunnel::Duplex;
 use super::upload::Upload;
-use crate::http1::{Framing, ResponseHead, Timer, framing, websocket};
-use crate::message::{Body, BodyError, Tunnel};
-use crate::upstream::connection::{Asked, Exchanged};
+use crate::http1::{Framing, Timer, framing, websocket};
+use crate::message::{self, Body, BodyError, Tunnel};
+use crate::upstream::connection::Asked;
 use crate::upstream::{Endpoint, Failed, Outgoing};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
@@ -21,40 +21,53 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
-/// Sends a request on a stream and reads the head of its answer. The request comes back where the endpoint has not looked
+/// Sends a request on a stream and reads its answer into `taken`. The request stays whole where the endpoint has not looked
 /// at it.
 pub async fn exchange(
     open: Open,
-    request: Outgoing,
+    request: &mut Outgoing,
     asked: &Asked<'_>,
     endpoint: &Endpoint,
-) -> Result<Exchanged, (Failed, Option<Outgoing>)> {
+    taken: &mut message::Response,
+) -> Result<(), Failed> {
     let websocket = asked.upgrade.is_some();
     let way = Way { https: open.link.https, endpoint, websocket };
-    let unfit = |why| (Failed::Body(BodyError::Malformed(why)), None);
-    let Translated { request: head, accept } = translate(&request.head, &way).map_err(unfit)?;
     let ended = !websocket && request.body.is_end_stream();
+    let written = std::mem::take(&mut request.head);
+    let unfit = |why| Failed::Body(BodyError::Malformed(why));
+    let Translated { request: head, accept } = translate(&written, &way).map_err(unfit)?;
     let sent = open.link.sender.borrow_mut().send_request(head, ended);
     let (response, stream) = match sent {
         Ok(sent) => sent,
-        Err(error) => return Err((Failed::Unreachable(io::Error::other(error)), Some(request))),
+        Err(error) => {
+            request.head = written;
+            return Err(Failed::Unreachable(io::Error::other(error)));
+        }
     };
     if websocket {
-        return connect(open, response, asked, |incoming| Duplex::new(incoming, stream), accept).await;
+        let duplex = |incoming| Duplex::new(incoming, stream);
+        connect(open, response, asked, duplex, taken).await?;
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(accept)) = (taken.status, accept) {
+            taken.headers.insert(websocket::ACCEPT, accept);
+        }
+        return Ok(());
     }
-    let Outgoing { method, head, body, mode, upgrade } = request;
+    let body = std::mem::take(&mut request.body);
     let mut waiting = Waiting::new(response, Some(Upload::new(stream, body, ended)), asked);
     match poll_fn(|cx| waiting.poll(cx)).await {
         Ok(response) => {
             open.link.heard();
-            answer(open, response, waiting.upload, asked).map_err(|failed| (failed, None))
+            answer(open, response, waiting.upload, asked, taken)
         }
         Err(failed) => {
             let again = if failed.unprocessed { waiting.upload.and_then(Upload::into_body) } else { None };
+            if let Some(body) = again {
+                (request.head, request.body) = (written, body);
+            }
             if matches!(failed.why, Failed::TimedOut) {
                 open.link.suspect(asked.begun.into_std());
             }
-            Err((failed.why, again.map(|body| Outgoing { method, head, body, mode, upgrade })))
+            Err(failed.why)
         }
     }
 }
@@ -65,23 +78,20 @@ async fn connect(
     response: ResponseFuture,
     asked: &Asked<'_>,
     duplex: impl FnOnce(RecvStream) -> Duplex,
-    accept: Option<HeaderValue>,
-) -> Result<Exchanged, (Failed, Option<Outgoing>)> {
+    taken: &mut message::Response,
+) -> Result<(), Failed> {
     let mut waiting = Waiting::new(response, None, asked);
-    let response = poll_fn(|cx| waiting.poll(cx)).await.map_err(|failed| (failed.why, None))?;
+    let response = poll_fn(|cx| waiting.poll(cx)).await.map_err(|failed| failed.why)?;
     open.link.heard();
     if !response.status().is_success() {
-        return answer(open, response, None, asked).map_err(|failed| (failed, None));
+        return answer(open, response, None, asked, taken);
     }
     let (parts, incoming) = response.into_parts();
-    let mut head =
-        ResponseHead { status: StatusCode::SWITCHING_PROTOCOLS, version: parts.version, headers: parts.headers };
-    head.headers.insert(UPGRADE, HeaderValue::from_static(websocket::PROTOCOL));
-    if let Some(accept) = accept {
-        head.headers.insert(websocket::ACCEPT, accept);
-    }
+    (taken.status, taken.headers) = (StatusCode::SWITCHING_PROTOCOLS, parts.headers);
+    taken.headers.insert(UPGRADE, HeaderValue::from_static(websocket::PROTOCOL));
     let upstream = Box::new(duplex(incoming).counted(open));
-    Ok(Exchanged::Switched(head, Tunnel { upstream, read_ahead: Bytes::new(), held: None }))
+    taken.tunnel = Some(Box::new(Tunnel { upstream, read_ahead: Bytes::new(), held: None }));
+    Ok(())
 }
 
 fn answer(
@@ -89,7 +99,8 @@ fn answer(
     response: Response<RecvStream>,
     upload: Option<Upload>,
     asked: &Asked<'_>,
-) -> Result<Exchanged, Failed> {
+    taken: &mut message::Response,
+) -> Result<(), Failed> {
     let (parts, incoming) = response.into_parts();
     if parts.status.is_informational() {
         return Err(Failed::Malformed("an interim status in the end"));
@@ -100,15 +111,16 @@ fn answer(
         Framing::Length(length) => Some(length),
         Framing::Chunked | Framing::UntilClose => None,
     };
-    let head = ResponseHead { status: parts.status, version: parts.version, headers: parts.headers };
+    (taken.status, taken.headers) = (parts.status, parts.headers);
     if incoming.is_end_stream() || (left == Some(0) && asked.method == http::Method::HEAD) {
-        return Ok(Exchanged::Answer(head, Body::Empty));
+        return Ok(());
     }
     let upload = upload.filter(|upload| !upload.is_done()).map(|mut upload| {
         upload.forget();
         upload
     });
-    Ok(Exchanged::Answer(head, Body::Stream(Box::pin(AnswerStream { incoming, upload, open, left }))))
+    taken.body = Body::Stream(Box::pin(AnswerStream { incoming, upload, open, left }));
+    Ok(())
 }
 
 /// An answer's head waited for.
