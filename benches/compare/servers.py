@@ -24,6 +24,8 @@ class Row:
     log: bool = False
     redis: bool = False
     keys: int = 1
+    tls: bool = False
+    http2: bool = False
 
 
 @dataclass
@@ -38,6 +40,17 @@ class Place:
         path = self.folder / name
         path.write_text(text)
         return str(path)
+
+    def certificate(self):
+        """A certificate and its key, made once; everyone serves the same."""
+        certificate, key = self.folder / "cert.pem", self.folder / "key.pem"
+        if not key.exists():
+            kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+            names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+            files = ["-keyout", str(key), "-out", str(certificate)]
+            subprocess.run(["openssl", "req", "-x509", *kind, "-days", "2", *names, *files], check=True, capture_output=True)
+            (self.folder / "both.pem").write_text(certificate.read_text() + key.read_text())
+        return certificate, key
 
 
 def free_port():
@@ -134,6 +147,16 @@ def origin(place):
     return "origin", port, ["nginx", "-c", nginx_file(place, "origin", port, http)]
 
 
+def nginx_listen(place, row):
+    """The listener's line, and the certificate's where there is one."""
+    words = ["listen 127.0.0.1:PORT backlog=4096", *(["ssl"] if row.tls else []), *(["http2"] if row.http2 else [])]
+    lines = [" ".join(words) + ";", *(["http2_max_requests 1000000000;"] if row.http2 else [])]
+    if row.tls:
+        certificate, key = place.certificate()
+        lines.append(f"ssl_certificate {certificate}; ssl_certificate_key {key};")
+    return " ".join(lines)
+
+
 def nginx(place, row):
     port = free_port()
     # nginx counts in milliseconds, so 1000 a millisecond with a burst is a limit that is looked up and never reached.
@@ -143,7 +166,7 @@ def nginx(place, row):
   limit_req_zone $binary_remote_addr zone=ip:10m rate={rate};
   upstream origin {{ server 127.0.0.1:{place.origin}; keepalive 128; keepalive_requests 1000000000; }}
   server {{
-    listen 127.0.0.1:PORT backlog=4096;
+    {nginx_listen(place, row)}
     location / {{
       limit_req zone=ip {burst};
       limit_req_status 429;
@@ -175,7 +198,7 @@ def nginx_same_job(place, row):
   limit_req_zone $server_name zone=all:10m rate={rate};
   upstream origin {{ server 127.0.0.1:{place.origin}; keepalive 128; keepalive_requests 1000000000; }}
   server {{
-    listen 127.0.0.1:PORT backlog=4096;
+    {nginx_listen(place, row)}
     error_page 429 @refused;
     location / {{
       limit_req zone=ip {burst};
@@ -205,6 +228,10 @@ def nginx_same_job(place, row):
 def haproxy(place, row):
     port = free_port()
     most = 0 if row.refused else 1_000_000_000
+    tls = ""
+    if row.tls:
+        place.certificate()
+        tls = f" ssl crt {place.folder}/both.pem alpn {'h2' if row.http2 else 'http/1.1'}"
     text = f"""global
   nbthread 1
   maxconn 4096
@@ -217,7 +244,7 @@ defaults
   {"option httplog" if row.log else ""}
   {"log global" if row.log else ""}
 frontend front
-  bind 127.0.0.1:{port} backlog 4096
+  bind 127.0.0.1:{port} backlog 4096{tls}{" proto h2" if row.http2 and not row.tls else ""}
   stick-table type ip size 1m expire 1h store http_req_rate(10s)
   http-request track-sc0 src
   http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {most} }}
@@ -239,8 +266,13 @@ def staunch(place, row, program):
     if row.redis:
         nodes = ", ".join(f'"redis://127.0.0.1:{node}"' for node in place.redis)
         store = f'[store]\nbackend = "redis"\non_failure = "closed"\n[store.redis]\ntimeout = "2s"\nnodes = [{nodes}]\n'
+    tls = ""
+    if row.tls:
+        certificate, private_key = place.certificate()
+        tls = f'tls = {{ certificate = "{certificate}", private_key = "{private_key}" }}'
     text = f"""[[listeners]]
 address = "127.0.0.1:{port}"
+{tls}
 {store}
 [log]
 access = "{"all" if row.log else "off"}"
