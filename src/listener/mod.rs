@@ -10,7 +10,7 @@ mod http2;
 mod pace;
 pub mod per_client;
 mod plain;
-mod proxy_protocol;
+pub mod proxy_protocol;
 pub mod socket;
 mod spare;
 mod streams;

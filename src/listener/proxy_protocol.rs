@@ -32,8 +32,9 @@ impl From<io::Error> for Broken {
     }
 }
 
+/// What octets at the start of a connection are.
 #[derive(Debug, PartialEq, Eq)]
-enum Parsed {
+pub enum Parsed {
     Incomplete,
     /// How long it is, and whom it names: nobody where the proxy speaks for itself, or over no TCP.
     Header {
@@ -66,7 +67,8 @@ pub async fn read(io: &TcpStream) -> Result<Option<SocketAddr>, Broken> {
     }
 }
 
-fn parse(octets: &[u8]) -> Result<Parsed, &'static str> {
+/// The header at the start of `octets`, of which more may come.
+pub fn parse(octets: &[u8]) -> Result<Parsed, &'static str> {
     let begins = |start: &[u8]| octets.iter().zip(start).all(|(octet, expected)| octet == expected);
     if begins(SIGNATURE) {
         parse_v2(octets)
