@@ -157,6 +157,23 @@ fn no_secret_and_no_clients_key_is_seen_anywhere() {
 }
 
 #[test]
+fn a_request_that_is_refused_is_found_in_the_log_by_the_id_that_its_client_gave_it() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(upstream.table() + ROUTES);
+    for (id, kept) in [("id-of-the-first", true), ("id-of-the-third", true), ("an id, ill-formed", false)] {
+        for _ in 0..3 {
+            let mut client = Connection::open(gateway.port);
+            client.send(request("GET", "/addresses", &[("x-request-id", id)]));
+            client.answer();
+        }
+        let found = || {
+            gateway.log().lines().any(|line| line.contains("status=429") && line.contains(&format!("request_id={id}")))
+        };
+        eventually("the line", || found() == kept);
+    }
+}
+
+#[test]
 fn metric_labels_hold_no_clients_address() {
     let (gateway, _upstream, _server) = busy("text");
     assert!(!gateway.metrics().contains("127.0.0.1"));

@@ -211,7 +211,9 @@ impl<'l, 'f> Case<'l, 'f> {
                         (verdict(decision.admitted, limit), *source, Some(told))
                     }
                     Some((_, Seen::Uncounted)) => {
-                        limit.limit.metrics.uncounted();
+                        if ruling.outcome == Outcome::Pass {
+                            limit.limit.metrics.uncounted();
+                        }
                         (Verdict::Allowed, Source::Local, None)
                     }
                     Some((_, Seen::Closed)) => {

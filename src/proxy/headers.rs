@@ -154,13 +154,18 @@ pub fn wanted_upgrade(request: &Request) -> Option<HeaderValue> {
 
 /// The client's `X-Request-Id` if it is one well-formed identifier, else a new one.
 pub fn request_id(request: &Request) -> String {
+    given_request_id(request).map_or_else(|| hexadecimal(fastrand::u128(..)), str::to_owned)
+}
+
+/// The client's own, if it is well-formed.
+pub fn given_request_id(request: &Request) -> Option<&str> {
     if !request.names.may_have(&X_REQUEST_ID) {
-        return hexadecimal(fastrand::u128(..));
+        return None;
     }
     let mut lines = request.headers.get_all(X_REQUEST_ID).iter();
-    match (lines.next().and_then(|value| value.to_str().ok()), lines.next()) {
-        (Some(text), None) if is_identifier(text) => text.to_owned(),
-        _ => hexadecimal(fastrand::u128(..)),
+    match (lines.next()?.to_str().ok()?, lines.next()) {
+        (text, None) if is_identifier(text) => Some(text),
+        _ => None,
     }
 }
 

@@ -73,7 +73,7 @@ impl Record {
                 host: String::from_utf8_lossy(without_user(host.unwrap_or_default())).into_owned(),
                 path: String::from_utf8_lossy(path).into_owned(),
                 proto: request.version,
-                request_id: String::new(),
+                request_id: super::headers::given_request_id(request).unwrap_or_default().to_owned(),
                 upstream: String::new(),
             })
         });

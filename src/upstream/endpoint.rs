@@ -76,7 +76,7 @@ impl Registry {
             weight: wanted.weight,
             hash: rendezvous::hash(&text),
             place: self.place(wanted),
-            state: self.state(wanted, text),
+            state: self.state(wanted, known_as(wanted)),
         }
     }
 
@@ -150,4 +150,11 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         Address(&self.host, self.port).fmt(formatter)
     }
+}
+
+/// The endpoint's name in its state and in metrics. `127.0.0.1` is `localhost` there, and one endpoint with it: on the metrics
+/// page it could be taken for a client's address.
+fn known_as(wanted: &Wanted<'_>) -> String {
+    let host = if wanted.host == "127.0.0.1" { "localhost" } else { wanted.host };
+    Address(host, wanted.port).to_string()
 }

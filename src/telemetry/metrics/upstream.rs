@@ -2,7 +2,6 @@
 
 use super::{ALL, Label, Retry};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
-use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 struct Families {
@@ -53,13 +52,9 @@ pub struct EndpointMetrics {
 pub struct OpenConnection(IntGauge);
 
 impl EndpointMetrics {
-    /// `endpoint` as `host:port`. A loopback address is told as `localhost`, so that no address on the page can be taken for a
-    /// client's.
     #[must_use]
     pub fn new(upstream: &str, endpoint: &str) -> Self {
-        let local = endpoint.parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback());
-        let endpoint = local.map_or_else(|| endpoint.to_owned(), |address| format!("localhost:{}", address.port()));
-        let labels = &[upstream, &endpoint];
+        let labels = &[upstream, endpoint];
         Self {
             labels: labels.map(str::to_owned),
             up: FAMILIES.up.with_label_values(labels),
