@@ -66,6 +66,7 @@ const CASES: &[Case] = &[
     case("/204", "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n", Told(204, "")),
     case("/204-length", "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", Told(204, "")),
     case("/204-body", "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello", Told(204, "")),
+    case("/204-length-later", "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n|hello", Told(204, "")),
     case("/204-body-later", "HTTP/1.1 204 No Content\r\n\r\n|hello", Told(204, "")),
     case("/204-chunked", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Told(204, "")),
     case("/304-length", "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 1234\r\n\r\n", Told(304, "")),

@@ -7,7 +7,7 @@
 use crate::respond::page::Denied;
 use crate::units::Secret;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, ORIGIN, VIA};
 use http::uri::Authority;
 use std::net::{IpAddr, Ipv6Addr};
 use subtle::ConstantTimeEq;
@@ -35,6 +35,9 @@ impl Caller<'_> {
         let token = token.map(Secret::reveal).filter(|token| !token.is_empty());
         match need {
             Need::Probe => Ok(()),
+            _ if self.came_through_a_gateway() => {
+                Err(Denied::Forbidden("The admin listener is not reached through the gateway itself."))
+            }
             Need::Change if self.is_cross_site() => {
                 Err(Denied::Forbidden("A page of another site may not change anything here."))
             }
@@ -69,6 +72,13 @@ impl Caller<'_> {
         let (Some(value), None) = (sent.next(), sent.next()) else { return false };
         let Some((scheme, credentials)) = value.as_bytes().split_at_checked(7) else { return false };
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(credentials.trim_ascii().ct_eq(token.as_bytes()))
+    }
+
+    /// A name in the file or in the DNS may lead a route here, and the gateway's own address would be taken for this host's user.
+    /// What is forwarded tells it in `Via` (RFC 9110 §7.6.3).
+    fn came_through_a_gateway(&self) -> bool {
+        let hops = self.headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|octet| *octet == b','));
+        hops.map(<[u8]>::trim_ascii).any(|hop| hop.ends_with(b" staunch"))
     }
 
     fn text(&self, name: impl http::header::AsHeaderName) -> Option<&str> {

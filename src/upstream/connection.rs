@@ -102,8 +102,10 @@ impl Connection {
             }
             let framing = framing::of_response(asked.method, answer.status, version, &answer.headers)
                 .map_err(ExchangeError::Malformed)?;
-            let reusable =
-                framing != Framing::UntilClose && framing::keeps_alive(version, &answer.headers) && !upload.sending;
+            let reusable = framing != Framing::UntilClose
+                && framing::keeps_alive(version, &answer.headers)
+                && !upload.sending
+                && !announces_more(answer);
             let upload = upload.sending.then_some(upload.request);
             let body = AnswerBody::new(self, Decoder::new(framing), upload, reusable.then(|| pool.clone()));
             answer.body = body.into_body();
@@ -206,4 +208,12 @@ const TOO_LARGE: ExchangeError = ExchangeError::Malformed("a head that is too la
 fn changes_to(asked: &HeaderValue, answered: &HeaderMap) -> bool {
     let protocol = answered.get(http::header::UPGRADE);
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(asked.as_bytes()))
+}
+
+/// A 204 has no body and tells no length (RFC 9110 §8.6). From an endpoint that tells one it may come all the same, later, and
+/// would be taken for the next answer.
+fn announces_more(answer: &Response) -> bool {
+    use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+    answer.status == StatusCode::NO_CONTENT
+        && (answer.headers.contains_key(CONTENT_LENGTH) || answer.headers.contains_key(TRANSFER_ENCODING))
 }

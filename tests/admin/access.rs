@@ -39,6 +39,18 @@ fn without_a_configured_token_nothing_can_be_changed() {
 }
 
 #[test]
+fn what_a_gateway_forwards_is_let_in_to_probes_alone() {
+    with(&process(Some(TOKEN)), async |address| {
+        for (via, status) in [("Via: 1.1 staunch", 403), ("Via: 1.1 cdn, 1.1 staunch", 403), ("Via: 1.1 nginx", 200)] {
+            for line in ["GET /status", "GET /metrics", "POST /reload"] {
+                assert_eq!(call(address, line, &[BEARER, via]).await.status, status, "{line} {via}");
+            }
+            assert_eq!(call(address, "GET /healthz", &[via]).await.status, 200);
+        }
+    });
+}
+
+#[test]
 fn another_sites_page_can_neither_change_nor_read() {
     with(&process(Some(TOKEN)), async |address| {
         let own = format!("Origin: http://{address}");
