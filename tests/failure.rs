@@ -173,6 +173,22 @@ fn a_node_that_is_cut_off_without_a_word_leads_to_what_is_configured_and_heals()
 }
 
 #[test]
+fn a_client_that_leaves_before_its_request_is_decided_is_not_told_as_forwarded() {
+    let (server, upstream) = (RedisServer::start(), Upstream::start());
+    let gateway = gateway(&[server.url()], &upstream);
+    eventually("contact", || is_up(&gateway, "n0"));
+    server.stop();
+    eventually("a line of one that left in time", || {
+        let mut client = Connection::open(gateway.port);
+        client.send(request("GET", "/closed", &[("x-key", "leaving")]));
+        client.leave();
+        gateway.log().lines().any(|line| line.contains("status=499") && line.contains("outcome=unavailable"))
+    });
+    assert_eq!(upstream.hits().len(), 0);
+    server.cont();
+}
+
+#[test]
 fn many_at_once_wait_for_a_frozen_node_together_and_no_longer_than_one() {
     let (server, upstream) = (RedisServer::start(), Upstream::start());
     let gateway = gateway(&[server.url()], &upstream);

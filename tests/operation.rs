@@ -15,6 +15,7 @@ name = "by-key"
 key = "header:x-key"
 quota = "2/7d"
 exempt = ["staff-of-ours"]
+overrides = { "crawler" = { quota = "0/1s" } }
 [[policies.p.limits]]
 name = "by-token"
 key = "bearer"
@@ -319,8 +320,12 @@ fn the_keys_refused_most_are_told_and_those_that_may_be_secret_are_not() {
     for _ in 0..7 {
         client.get("/things/x", &[("x-key", SECRETS[0])]);
     }
+    for _ in 0..30 {
+        assert_eq!(client.get("/things/x", &[("x-key", "crawler")]).status, 429);
+    }
     let top = gateway.ask_admin("/top").json();
-    let keys = top["keys"].as_array().unwrap();
+    let (always, keys) = top["keys"].as_array().unwrap().split_first().unwrap();
+    assert_eq!((always["limit"].as_str(), always["refusals"].as_u64()), (Some("by-key"), Some(30)), "{top}");
     let told = |limit: &str| keys.iter().find(|key| key["limit"] == limit).unwrap();
     assert_eq!((told("by-ip")["key"].as_str(), told("by-ip")["refusals"].as_u64()), (Some("127.0.0.1"), Some(10)));
     assert_eq!(told("by-key")["refusals"].as_u64(), Some(5));

@@ -178,6 +178,14 @@ impl<'l, 'f> Case<'l, 'f> {
         asked.map(|(_, limit)| limit.limit.on_failure)
     }
 
+    /// Counts a key that is always refused among those refused most. It is rare, so its digest is made a second time rather than kept by all.
+    fn note_never(&self, limit: &RouteLimit, top: &Top) {
+        let digest = limit.limit.keyer.digest(self.facts);
+        if let Some(digest) = digest.filter(|_| !limit.limit.shadow) {
+            top.count(digest, self.now, || limit.limit.named(digest, self.facts));
+        }
+    }
+
     /// Makes one ruling of what each limit said, and counts each limit's word, and in `top` the keys that were refused.
     fn tell(&self, settled: &Settled, top: &Top, ruling: &mut Ruling<'l>) {
         let passes = settled.passes && !self.refused_outright;
@@ -194,7 +202,10 @@ impl<'l, 'f> Case<'l, 'f> {
                 Question::Exempt => (Verdict::Exempt, Source::Local, None),
                 Question::Skipped | Question::MissingKey => (Verdict::Skipped, Source::Local, None),
                 Question::Unlimited => (Verdict::Allowed, Source::Local, None),
-                Question::Never { period_us } => (verdict(false, limit), Source::Local, Some(never(limit, *period_us))),
+                Question::Never { period_us } => {
+                    self.note_never(limit, top);
+                    (verdict(false, limit), Source::Local, Some(never(limit, *period_us)))
+                }
                 Question::Ask => match seen.next() {
                     Some((check, Seen::Decided { decision, source })) => {
                         let standing = if passes { decision.after } else { decision.before };

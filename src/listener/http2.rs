@@ -1,4 +1,4 @@
-//! An HTTP/2 connection of a client, by prior knowledge (RFC 9113 §3.3). `hyper` speaks the protocol and refuses what its
+//! An HTTP/2 connection of a client, by ALPN or by prior knowledge (RFC 9113 §3.2, §3.3). `hyper` speaks the protocol and refuses what its
 //! field rules forbid; each stream is one request to the gateway. How much one connection may hold is bounded here.
 
 use super::drain::Drain;
@@ -82,15 +82,20 @@ where
     let (mut connection, mut timer, mut closing) = (pin!(connection), Timer::default(), None);
     poll_fn(|cx| {
         loop {
-            let state = activity.state(bounds.keep_alive_timeout, bounds.stall_timeout);
+            // A connection's first head is due as it is over HTTP/1.1.
+            let begun = activity.has_begun();
+            let idle = if begun { bounds.keep_alive_timeout } else { bounds.header_timeout };
+            let state = activity.state(idle, bounds.stall_timeout);
             if closing.is_none() && (drain.is_draining() || state == State::Idle) {
                 closing = Some(Instant::now() + bounds.header_timeout);
                 connection.as_mut().graceful_shutdown();
             }
             // How it ended matters to nobody: its streams have been recorded one by one.
-            if connection.as_mut().poll(cx).is_ready() || state == State::Stalled {
+            let over = state == State::Stalled || (state == State::Idle && !begun);
+            if connection.as_mut().poll(cx).is_ready() || over {
                 return Poll::Ready(());
             }
+            let stalling = activity.give_up(bounds.stall_timeout);
             let again = match (closing, state) {
                 // Said goodbye, and the client does not.
                 (Some(until), _) if activity.open_streams() == 0 => {
@@ -99,7 +104,7 @@ where
                     }
                     until
                 }
-                (_, State::Fine(until)) => until,
+                (_, State::Fine(until)) => stalling.map_or(until, |at| at.min(until)),
                 (_, State::Idle | State::Stalled) => Instant::now() + bounds.stall_timeout,
             };
             if timer.poll_at(again, cx).is_pending() {

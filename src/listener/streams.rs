@@ -8,7 +8,7 @@ use crate::proxy::Bounds;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -19,10 +19,21 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Activity {
     open: Cell<usize>,
+    /// Whether there ever was one.
+    begun: Cell<bool>,
     /// Answers of which a piece has been handed out and is not taken yet.
-    untaken: Cell<usize>,
+    untaken: RefCell<Vec<Rc<Answer>>>,
     /// When a stream was last opened, closed, or had a piece taken.
     moved: Cell<Instant>,
+}
+
+/// An answer's body, shared by the stream that sends it and the connection that watches over it.
+#[derive(Debug)]
+struct Answer {
+    body: RefCell<Body>,
+    /// When the piece was handed out that is not taken yet.
+    since: Cell<Instant>,
+    given_up: Cell<bool>,
 }
 
 /// How it is with a connection.
@@ -39,7 +50,8 @@ pub enum State {
 impl Activity {
     #[must_use]
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { open: Cell::new(0), untaken: Cell::new(0), moved: Cell::new(Instant::now()) })
+        let (open, begun, untaken) = (Cell::new(0), Cell::new(false), RefCell::default());
+        Rc::new(Self { open, begun, untaken, moved: Cell::new(Instant::now()) })
     }
 
     #[must_use]
@@ -47,10 +59,32 @@ impl Activity {
         self.open.get()
     }
 
+    /// Whether the client has made a request.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begun.get()
+    }
+
+    /// Lets go of answers of which the client has not taken a piece for so long, whatever it does on other streams: what they are
+    /// read from is free for others. Such a stream is reset when the client takes on. Tells when to look again.
+    pub fn give_up(&self, stall: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        let untaken = self.untaken.borrow();
+        let waiting = untaken.iter().filter(|answer| !answer.given_up.get());
+        waiting.fold(None, |next, answer| match answer.since.get() + stall {
+            until if until <= now => {
+                answer.given_up.set(true);
+                answer.body.take();
+                next
+            }
+            until => Some(next.map_or(until, |next: Instant| next.min(until))),
+        })
+    }
+
     #[must_use]
     pub fn state(&self, idle: Duration, stall: Duration) -> State {
         let (now, moved) = (Instant::now(), self.moved.get());
-        match (self.open.get(), self.untaken.get()) {
+        match (self.open.get(), self.untaken.borrow().len()) {
             (0, _) if moved + idle <= now => State::Idle,
             (0, _) => State::Fine(moved + idle),
             (_, 1..) if moved + stall <= now => State::Stalled,
@@ -72,6 +106,7 @@ impl Open {
     #[must_use]
     pub fn new(activity: &Rc<Activity>) -> Self {
         activity.open.set(activity.open.get() + 1);
+        activity.begun.set(true);
         activity.moved.set(Instant::now());
         Self { activity: activity.clone(), answered: Rc::default() }
     }
@@ -98,7 +133,8 @@ impl Open {
     #[must_use]
     pub fn answer_body(self, body: Body) -> AnswerStream {
         self.answered.set(true);
-        AnswerStream { body, open: self, untaken: false }
+        let answer = Answer { body: RefCell::new(body), since: Cell::new(Instant::now()), given_up: Cell::new(false) };
+        AnswerStream { answer: Rc::new(answer), open: self }
     }
 }
 
@@ -155,16 +191,18 @@ impl RequestStream {
 
 /// The body of an answer. `hyper` asks for the next piece when the client has made room for it.
 pub struct AnswerStream {
-    body: Body,
+    answer: Rc<Answer>,
     open: Open,
-    untaken: bool,
 }
 
 impl AnswerStream {
-    fn hold(&mut self, untaken: bool) {
-        let count = &self.open.activity.untaken;
-        count.set(count.get() + usize::from(untaken) - usize::from(self.untaken));
-        self.untaken = untaken;
+    fn hold(&self, untaken: bool) {
+        let mut list = self.open.activity.untaken.borrow_mut();
+        list.retain(|answer| !Rc::ptr_eq(answer, &self.answer));
+        if untaken {
+            self.answer.since.set(Instant::now());
+            list.push(self.answer.clone());
+        }
     }
 }
 
@@ -173,19 +211,21 @@ impl http_body::Body for AnswerStream {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let answer = self.get_mut();
-        answer.open.activity.moved.set(Instant::now());
-        let next = Pin::new(&mut answer.body).poll_frame(cx);
-        answer.hold(matches!(next, Poll::Ready(Some(Ok(_)))));
+        if self.answer.given_up.get() {
+            return Poll::Ready(Some(Err(BodyError::TooSlow)));
+        }
+        self.open.activity.moved.set(Instant::now());
+        let next = Pin::new(&mut *self.answer.body.borrow_mut()).poll_frame(cx);
+        self.hold(matches!(next, Poll::Ready(Some(Ok(_)))));
         next
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.answer.given_up.get() && self.answer.body.borrow().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.answer.body.borrow().size_hint()
     }
 }
 
@@ -226,5 +266,21 @@ mod tests {
         assert!(matches!(activity.state(IDLE, STALL), State::Fine(_)));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(activity.state(IDLE, STALL), State::Stalled);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_taken_is_given_up_though_others_are() {
+        let activity = Activity::new();
+        let answer = |text: &'static [u8]| Open::new(&activity).answer_body(Body::from(Bytes::from_static(text)));
+        let mut left_lying = answer(b"abc");
+        left_lying.frame().await.unwrap().unwrap();
+        for _ in 0..4 {
+            assert!(activity.give_up(STALL).is_some());
+            tokio::time::advance(STALL / 4).await;
+            answer(b"another").frame().await.unwrap().unwrap();
+        }
+        assert_eq!(activity.give_up(STALL), None);
+        assert!(matches!(activity.state(IDLE, STALL), State::Fine(_)), "the connection goes on");
+        assert_eq!(left_lying.frame().await.unwrap().unwrap_err(), BodyError::TooSlow);
     }
 }

@@ -83,7 +83,8 @@ impl Record {
             arrival,
             took: None,
             route: None,
-            outcome: Outcome::Forwarded,
+            // Of what has not come to a decision when its client leaves.
+            outcome: Outcome::Unavailable,
             status: CLIENT_LEFT,
             bytes_out: 0,
             decided_by: None,
@@ -105,6 +106,11 @@ impl Record {
         self.decided_by = ruling.decided_by;
         self.decision = ruling.verdict;
         self.degraded = ruling.degraded;
+    }
+
+    /// It is on its way upstream from now on, whatever becomes of it there.
+    pub fn passed(&mut self) {
+        self.outcome = Outcome::Forwarded;
     }
 
     pub fn outcome(&mut self, outcome: Outcome) {

@@ -115,6 +115,7 @@ impl Gateway {
             Outcome::Closed { retry_after } => fail(&Failure::StoreClosed { retry_after }, record, response),
             Outcome::MissingKey(name) => fail(&Failure::MissingKey(name), record, response),
             Outcome::Pass => {
+                record.passed();
                 let affinity = route.affinity(&facts);
                 let trusted = known.snapshot.client_addr.trusts(known.peer.address.ip());
                 let admitted = Admitted { request, path, query, peer: known.peer, trusted, affinity };
