@@ -35,7 +35,7 @@ def hot(options, place):
 def hot_once(options, place, quota, ttl, seconds):
     with servers.Running(place) as running:
         group = fleet.Fleet(running, place, options.staunch, gateways=2, limits=[("/*", quota, None)], ttl=ttl)
-        loads = [load.Wrk(gateway.port, 25, fleet.LOAD_CORE, 1, place.folder) for gateway in group.gateways]
+        loads = [load.Wrk(gateway.port, 25, fleet.LOAD_CORE, servers.Row("hot"), place.folder) for gateway in group.gateways]
         at_once(loads, 1)  # connections, a warm cache, the one request that is allowed
         before, begun = group.script_calls(), time.monotonic()
         results = at_once(loads, seconds)
