@@ -8,9 +8,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version};
 use http_body_util::BodyExt;
 use std::sync::atomic::Ordering;
+use support::bodies::{FLOOD, fed, flood, nothing, whole};
 use support::certificates::Authority;
 use support::gateway::{Gateway, Setup};
-use support::origin::{Client, FLOOD, Origin, Speaks, Ways, fed, flood, nothing, whole};
+use support::origin::{Client, Origin, Speaks, Ways};
 use support::wait::eventually;
 
 const ROUTE: &str = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "how long a process may take is told by the system's clock")]
 
+pub mod bodies;
 pub mod certificates;
 pub mod client;
 pub mod cluster;
